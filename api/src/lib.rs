@@ -1,0 +1,1 @@
+//! Config and report types.

@@ -1,0 +1,2 @@
+//! The `pvtlb` binary.
+fn main() {}
