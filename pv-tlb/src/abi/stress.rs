@@ -295,16 +295,19 @@ pub const fn bucket_floor(index: usize) -> u64 {
     ((index % SUB_BUCKETS + SUB_BUCKETS) as u64) << shift
 }
 
+/// Frames that [`Program::Probe`] maps in turn.
+pub const PROBE_FRAMES: u64 = 8;
+
 /// Words shared by monitor and guest in [`Program::Probe`]. vCPU 0 changes a
 /// mapping whenever `command` changes and says so in `done`; vCPU 1 reads through
 /// the mapping all the time and publishes what it sees.
 #[repr(C, align(64))]
 #[derive(Debug, Default)]
 pub struct ProbeWords {
-    /// Host writes n (release); vCPU 0 (acquire) then maps frame n % 2, without
-    /// any flush.
+    /// Host writes n (release); vCPU 0 (acquire) then maps frame
+    /// n % [`PROBE_FRAMES`], without any flush.
     pub command: AtomicU64,
-    /// vCPU 0 writes n (release) once frame n % 2 is in the page table.
+    /// vCPU 0 writes n (release) once that frame is in the page table.
     pub done: AtomicU64,
     /// vCPU 1 writes frame number + 1 as last read; 0 before the first read.
     pub seen: AtomicU64,

@@ -1,0 +1,19 @@
+//! The library behind the `pvtlb` binary.
+//!
+//! Layers, each using only those below it: command > stress, doctor, probe, session
+//! > boot, vcpu > flush, devices > kvm, memory > metrics. See ARCHITECTURE.md.
+
+pub mod boot;
+pub mod cli;
+pub mod command;
+pub mod devices;
+pub mod doctor;
+pub mod error;
+pub mod flush;
+pub mod kvm;
+pub mod memory;
+pub mod metrics;
+pub mod probe;
+pub mod session;
+pub mod stress;
+pub mod vcpu;
