@@ -21,6 +21,10 @@ pub const BOOT_PARAMS_GPA: u64 = 0x7000;
 /// Where the guest image is linked and loaded.
 pub const IMAGE_GPA: u64 = 0x20_0000;
 
+/// A port without a device, next to the doorbell's: the monitor completes an OUT to
+/// it and does nothing. [`Program::ExitCost`] times it against the doorbell.
+pub const EXIT_COST_PORT: u16 = 0x524;
+
 /// A `#[repr(u32)]` choice that crosses the border as its number.
 macro_rules! choice {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $num:literal, $text:literal;)+ }) => {
@@ -269,7 +273,7 @@ pub const REPORT_STRIDE: u64 = size_of::<VcpuReport>() as u64;
 const _: () = {
     assert!(size_of::<BootParams>() == 120);
     assert!(size_of::<ViolationRecord>() == 48);
-    assert!(size_of::<VcpuReport>() % 64 == 0);
+    assert!(size_of::<VcpuReport>().is_multiple_of(64));
     assert!(size_of::<VcpuReport>() < 16 * 1024);
 };
 

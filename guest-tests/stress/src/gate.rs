@@ -1,0 +1,109 @@
+//! The few things only CPL0 may do, for a program that runs at either level.
+//!
+//! From CPL3 each is one `int3`, whose gate is open to CPL3 (see `traps`): a
+//! breakpoint is the one software interrupt that every KVM delivers. At CPL0 the
+//! instruction itself is used.
+
+use core::arch::asm;
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+/// Calls through the gate: RAX holds the number, RDI and RSI the arguments.
+pub(crate) mod call {
+    /// INVLPG of the address in RDI.
+    pub(crate) const INVLPG: u64 = 0;
+    /// CR3 = RDI.
+    pub(crate) const LOAD_CR3: u64 = 1;
+    /// WRMSR: register RDI, value RSI.
+    pub(crate) const WRITE_MSR: u64 = 2;
+    /// Halt with interrupts on, unless the word at RDI is not 0.
+    pub(crate) const IDLE: u64 = 3;
+}
+
+/// True if the program runs at CPL0. Written once by vCPU 0 before the others start.
+pub(crate) static DIRECT: AtomicBool = AtomicBool::new(false);
+
+fn direct() -> bool {
+    DIRECT.load(Relaxed)
+}
+
+/// One passage to CPL0 and back.
+fn enter(number: u64, a: u64, b: u64) {
+    // SAFETY: the gate preserves everything but RAX, RCX and RDX; what a call does
+    // to memory is said at the caller.
+    unsafe {
+        asm!("int3", inout("rax") number => _, in("rdi") a, in("rsi") b,
+             out("rcx") _, out("rdx") _, options(nostack));
+    }
+}
+
+/// Drops the translation of the page at `address`.
+pub(crate) fn invlpg(address: u64) {
+    if !direct() {
+        return enter(call::INVLPG, address, 0);
+    }
+    // SAFETY: dropping a translation is always allowed.
+    unsafe { asm!("invlpg [{}]", in(reg) address, options(nostack, preserves_flags)) }
+}
+
+/// Loads CR3; bit 63 keeps the entries of the PCID.
+///
+/// # Safety
+/// The tables must map this image, the stacks and the heap as all others do.
+pub(crate) unsafe fn load_cr3(value: u64) {
+    if !direct() {
+        return enter(call::LOAD_CR3, value, 0);
+    }
+    // SAFETY: by the caller.
+    unsafe { asm!("mov cr3, {}", in(reg) value, options(nostack, preserves_flags)) }
+}
+
+/// Writes a model-specific register.
+///
+/// # Safety
+/// The write must not change how this code runs.
+pub(crate) unsafe fn write_msr(register: u32, value: u64) {
+    if !direct() {
+        return enter(call::WRITE_MSR, u64::from(register), value);
+    }
+    // SAFETY: by the caller; this branch runs at CPL0.
+    unsafe { write_msr_here(register, value) }
+}
+
+/// The same for code that knows it runs at CPL0.
+///
+/// # Safety
+/// As [`write_msr`], and at CPL0.
+pub(crate) unsafe fn write_msr_here(register: u32, value: u64) {
+    // SAFETY: by the caller.
+    unsafe {
+        asm!("wrmsr", in("ecx") register, in("eax") value as u32, in("edx") (value >> 32) as u32,
+             options(nostack, preserves_flags));
+    }
+}
+
+/// Reads a model-specific register; at CPL0 only.
+///
+/// # Safety
+/// The register must exist.
+pub(crate) unsafe fn read_msr_here(register: u32) -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: by the caller.
+    unsafe {
+        asm!("rdmsr", in("ecx") register, out("eax") low, out("edx") high,
+             options(nostack, preserves_flags));
+    }
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// Halts until an interrupt, unless `awake` is set: the look and the halt are one
+/// step for interrupts.
+pub(crate) fn idle(awake: &AtomicU64) {
+    if !direct() {
+        return enter(call::IDLE, awake.as_ptr() as u64, 0);
+    }
+    // SAFETY: at CPL0 with interrupts on; `sti` takes effect after `hlt` has begun.
+    unsafe {
+        asm!("cli", "cmp qword ptr [{0}], 0", "jne 2f", "sti", "hlt", "2:", "sti",
+             in(reg) awake.as_ptr(), options(nostack));
+    }
+}
