@@ -152,9 +152,9 @@ fn modes(probe: &Probe, table: &CpuidTable) -> Vec<ModeFact> {
 /// The report for a person.
 #[must_use]
 pub fn text(report: &DoctorReport) -> String {
-    let rows = |rows: Vec<Vec<String>>, header: &[&str]| {
+    let rows = |align: &str, rows: Vec<Vec<String>>, header: &[&str]| {
         let header: Vec<String> = header.iter().map(|h| (*h).to_owned()).collect();
-        table(&header, &rows)
+        table(align, &header, &rows)
     };
     let facts = report.facts.iter().map(|f| format!("{:28} {}", f.name, f.value));
     let facts: Vec<String> = facts.collect();
@@ -178,8 +178,12 @@ pub fn text(report: &DoctorReport) -> String {
     format!(
         "{}\n\nFlush on entry, tried with a mapping kept in use\n{}\n\nKVM capabilities\n{}\n\nModes of --pv-tlb\n{}\n",
         facts.join("\n"),
-        rows(ways.collect(), &["way", "stale before", "fresh after", "KVM flushes", "conclusion"]),
-        rows(capabilities.collect(), &["capability", "value", "used for"]),
-        rows(modes.collect(), &["mode", "works", "why"]),
+        rows(
+            "lrrrl",
+            ways.collect(),
+            &["way", "stale before", "fresh after", "KVM flushes", "conclusion"]
+        ),
+        rows("lrl", capabilities.collect(), &["capability", "value", "used for"]),
+        rows("l", modes.collect(), &["mode", "works", "why"]),
     )
 }

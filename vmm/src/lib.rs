@@ -1,7 +1,7 @@
 //! The library behind the `pvtlb` binary.
 //!
 //! Layers, each using only those below it: command > stress, doctor, probe, session
-//! > boot, vcpu > flush, devices > kvm, memory > metrics. See ARCHITECTURE.md.
+//! > boot, vcpu > flush, placement, devices > kvm, memory > metrics. See ARCHITECTURE.md.
 
 pub mod boot;
 pub mod cli;
@@ -13,6 +13,7 @@ pub mod flush;
 pub mod kvm;
 pub mod memory;
 pub mod metrics;
+pub mod placement;
 pub mod probe;
 pub mod session;
 pub mod stress;

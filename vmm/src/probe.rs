@@ -18,7 +18,6 @@ use pv_tlb::abi::stress::{BootParams, PROBE_FRAMES, ProbeWords, Program};
 use pv_tlb::id::VcpuId;
 use pv_tlb::invalidation::{Invalidation, Reach};
 
-use crate::boot::pins::Pins;
 use crate::boot::{self, Kernel, Machine, MachineConfig, Offered};
 use crate::devices::serial::ConsoleTarget;
 use crate::error::Error;
@@ -29,6 +28,7 @@ use crate::kvm::affinity;
 use crate::kvm::stats::FlushCount;
 use crate::kvm::system::System;
 use crate::memory::View;
+use crate::placement::pins::Pins;
 use crate::vcpu::run_loop::{Event, Shared};
 
 /// Mappings changed for each way; fewer than the guest has frames, so that a

@@ -14,7 +14,6 @@ use pv_tlb::abi::stress::{BootParams, IMAGE_GPA};
 use pv_tlb::addr::Gpa;
 use pv_tlb::id::{PcpuId, VcpuId};
 use pv_tlb::invalidation::{Invalidation, Reach};
-use pvtlb::boot::pins::Pins;
 use pvtlb::boot::{Kernel, Machine, MachineConfig, Offered, tables};
 use pvtlb::devices::serial::ConsoleTarget;
 use pvtlb::flush::entry::EntryFlush;
@@ -27,6 +26,7 @@ use pvtlb::kvm::kick::{Kick, Kicked};
 use pvtlb::kvm::system::System;
 use pvtlb::kvm::vcpu::Vcpu;
 use pvtlb::memory::GuestMemory;
+use pvtlb::placement::pins::Pins;
 use support::{Scratch, elf, kvm};
 
 /// jmp to itself.

@@ -8,10 +8,13 @@ use core::arch::asm;
 use core::cell::UnsafeCell;
 use core::mem::offset_of;
 use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
 
 use pv_tlb::abi::kvm::StealTime;
 use pv_tlb::abi::stress::MAX_VCPUS;
 use pv_tlb::shootdown::MAX_SLOTS;
+
+use crate::params::params;
 
 /// 64-bit words of a set of [`MAX_VCPUS`] vCPUs.
 pub(crate) const SET_WORDS: usize = MAX_VCPUS as usize / 64;
@@ -149,6 +152,18 @@ pub(crate) fn me() -> u32 {
         asm!("mov {:e}, gs:[0]", out(reg) id, options(pure, readonly, nostack, preserves_flags))
     }
     id
+}
+
+/// Nanoseconds for which the executing vCPU has waited for a pCPU, as KVM counts
+/// them; KVM adds to it before each entry.
+pub(crate) fn stolen_ns() -> u64 {
+    let record = match params().steal_gpa {
+        0 => mine().steal_time(),
+        // SAFETY: the monitor reserved one record per vCPU there for the whole run;
+        // the field used is an atomic.
+        first => unsafe { &*(first as *const StealTime).add(me() as usize) },
+    };
+    record.steal.load(Relaxed)
 }
 
 /// The area of `vcpu`.

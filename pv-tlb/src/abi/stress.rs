@@ -165,6 +165,9 @@ pub struct BootParams {
     pub reports_gpa: u64,
     /// [`ProbeWords`].
     pub probe_gpa: u64,
+    /// KVM's steal-time records, one per vCPU, where they belong to the monitor; 0
+    /// where the guest enables its own.
+    pub steal_gpa: u64,
 }
 
 /// Kinds of violation.
@@ -263,7 +266,8 @@ pub struct VcpuReport {
     pub records: [ViolationRecord; RECORDS],
     /// Initiator latency in ticks, see [`bucket`].
     pub latency: [AtomicU32; BUCKETS],
-    /// A second histogram. `ExitCost`: the bare port exit.
+    /// A second histogram. `Stress`: the latency less the time in which this vCPU
+    /// waited for a pCPU. `ExitCost`: the bare port exit.
     pub latency_b: [AtomicU32; BUCKETS],
 }
 
@@ -271,7 +275,7 @@ pub struct VcpuReport {
 pub const REPORT_STRIDE: u64 = size_of::<VcpuReport>() as u64;
 
 const _: () = {
-    assert!(size_of::<BootParams>() == 120);
+    assert!(size_of::<BootParams>() == 128);
     assert!(size_of::<ViolationRecord>() == 48);
     assert!(size_of::<VcpuReport>().is_multiple_of(64));
     assert!(size_of::<VcpuReport>() < 16 * 1024);

@@ -4,7 +4,6 @@
 //! their threads.
 
 pub mod image;
-pub mod pins;
 pub mod tables;
 
 use std::path::PathBuf;
@@ -32,9 +31,9 @@ use crate::kvm::system::System;
 use crate::kvm::vcpu::Vcpu;
 use crate::kvm::vm::Vm;
 use crate::memory::{DOORBELL_GPA, GuestMemory, STEAL_TIME_GPA, SharedRegion, View};
+use crate::placement::pins::Pins;
 use crate::vcpu::run_loop::Shared;
 use crate::vcpu::thread::Running;
-use pins::Pins;
 
 /// The stress guest, built together with the monitor.
 pub static STRESS_GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stress-guest.elf"));
@@ -333,6 +332,10 @@ fn place(
         heap_end: probe_gpa,
         reports_gpa,
         probe_gpa,
+        steal_gpa: match config.offered {
+            Offered::Kvm => 0,
+            Offered::Off | Offered::Doorbell => STEAL_TIME_GPA.0,
+        },
         ..config.params
     })
 }

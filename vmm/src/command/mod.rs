@@ -6,12 +6,12 @@ pub mod stress;
 
 use std::io::Write;
 
-use crate::boot::pins::Pins;
 use crate::cli::{Cli, Command, GuestArgs};
 use crate::error::Error;
 use crate::kvm::affinity;
 use crate::kvm::signals::EndSignals;
 use crate::kvm::system::System;
+use crate::placement::pins::Pins;
 
 /// Executes the command line.
 ///

@@ -9,7 +9,7 @@
 //! and KVM looks for signals before each entry, so that after the barrier no target
 //! executes a guest instruction before it has come back to its thread's loop.
 //!
-//! [`RunState::enter`]: crate::vcpu::state::RunState::enter
+//! [`RunState::enter`]: crate::flush::standing::RunState::enter
 
 use std::hint;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
@@ -24,9 +24,9 @@ use pv_tlb::invalidation::Invalidation;
 use super::entry::flag_if_preempted;
 use super::rule::MembarrierUse;
 use super::{FlushSite, VcpuSlot};
+use crate::flush::standing::Standing;
 use crate::kvm::affinity::yield_now;
 use crate::kvm::kick::Kicked;
-use crate::vcpu::state::Standing;
 
 /// Turns of a busy wait before the pCPU is offered to others.
 const SPINS: u32 = 200;

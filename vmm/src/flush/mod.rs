@@ -6,6 +6,7 @@
 pub mod entry;
 pub mod execute;
 pub mod rule;
+pub mod standing;
 pub mod trap;
 
 use std::time::Duration;
@@ -16,10 +17,10 @@ use pv_tlb::abi::kvm::StealTime;
 use pv_tlb::id::VcpuId;
 use pv_tlb::pending::{FlushClock, Inbox};
 
+use crate::flush::standing::RunState;
 use crate::kvm::kick::Kick;
 use crate::kvm::membarrier::Membarrier;
 use crate::memory::View;
-use crate::vcpu::state::RunState;
 use entry::EntryFlush;
 use rule::Completion;
 

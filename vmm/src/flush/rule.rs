@@ -16,7 +16,7 @@
 //! target. Where KVM reports preemption, `auto` uses `preempted` and needs no
 //! declaration.
 //!
-//! [`Standing::MidAccess`]: crate::vcpu::state::Standing::MidAccess
+//! [`Standing::MidAccess`]: crate::flush::standing::Standing::MidAccess
 
 use std::fmt;
 use std::str::FromStr;

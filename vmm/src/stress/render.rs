@@ -41,17 +41,21 @@ pub fn duration(ns: u64) -> String {
     format!("{value:.decimals$} {unit}")
 }
 
-/// A table without lines, every column after the first aligned right.
+/// A table without lines. Columns are aligned left or right by the letters of
+/// `align` (l, r); its last letter stands for all further columns.
 #[must_use]
-pub fn table(header: &[String], rows: &[Vec<String>]) -> String {
+pub fn table(align: &str, header: &[String], rows: &[Vec<String>]) -> String {
     let mut table = Table::new();
     table.load_style(NOTHING);
     table.set_header(header);
     for row in rows {
         table.add_row(row);
     }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
+    let last = align.chars().next_back();
+    let letters = align.chars().chain(std::iter::repeat_with(|| last.unwrap_or('l')));
+    for (column, letter) in table.column_iter_mut().zip(letters) {
+        let side = if letter == 'r' { CellAlignment::Right } else { CellAlignment::Left };
+        column.set_cell_alignment(side);
     }
     let lines: Vec<String> = table.lines().map(|line| line.trim_end().to_owned()).collect();
     lines.join("\n")
@@ -137,7 +141,7 @@ fn grid(steps: &[Step], columns: &[&str], cell: impl Fn(&Step) -> Vec<String>) -
         }
         row
     };
-    table(&header, &counts.iter().map(row).collect::<Vec<_>>())
+    table("r", &header, &counts.iter().map(row).collect::<Vec<_>>())
 }
 
 fn ratio(step: &Step) -> String {
@@ -196,7 +200,7 @@ fn guests(steps: &[Step]) -> String {
             thousands(s.guest.violations),
         ]
     });
-    table(&header.map(str::to_owned), &rows.collect::<Vec<_>>())
+    table("lr", &header.map(str::to_owned), &rows.collect::<Vec<_>>())
 }
 
 fn monitor(steps: &[Step]) -> Option<String> {
@@ -233,7 +237,7 @@ fn monitor(steps: &[Step]) -> Option<String> {
             ]
         })
         .collect();
-    (!rows.is_empty()).then(|| table(&header.map(str::to_owned), &rows))
+    (!rows.is_empty()).then(|| table("lr", &header.map(str::to_owned), &rows))
 }
 
 fn control_line(control: &Control) -> String {
@@ -317,7 +321,7 @@ mod tests {
     fn tables_align_numbers_right_and_end_without_spaces() {
         let header = ["a".to_owned(), "bb".to_owned()];
         let rows = [vec!["x".to_owned(), "1".to_owned()], vec!["y".to_owned(), "100".to_owned()]];
-        let text = table(&header, &rows);
+        let text = table("lr", &header, &rows);
         assert!(text.lines().all(|line| line == line.trim_end()), "{text:?}");
         assert!(text.lines().nth(1).is_some_and(|line| line.ends_with("  1")), "{text}");
     }

@@ -8,7 +8,6 @@ use pv_tlb::abi::stress::{Apic, BootParams, Program, VcpuReport, Workload};
 use pv_tlb::id::VcpuId;
 
 use super::mode::Mode;
-use crate::boot::pins::Pins;
 use crate::boot::{Kernel, Machine, MachineConfig};
 use crate::devices::serial::ConsoleTarget;
 use crate::error::Error;
@@ -19,6 +18,7 @@ use crate::kvm::signals::EndSignals;
 use crate::kvm::system::System;
 use crate::memory::View;
 use crate::metrics::VcpuMetrics;
+use crate::placement::pins::Pins;
 use crate::session::{self, Ending, Watching};
 use crate::vcpu::run_loop::Failure;
 

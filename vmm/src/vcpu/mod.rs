@@ -1,5 +1,4 @@
-//! vCPU threads: spawning and pinning, the loop, and the standing others rely on.
+//! vCPU threads: spawning and pinning, and the loop.
 
 pub mod run_loop;
-pub mod state;
 pub mod thread;

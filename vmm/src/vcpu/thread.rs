@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 use pv_tlb::id::VcpuId;
 
 use super::run_loop::{Event, Shared, run};
-use crate::boot::pins::Pins;
 use crate::kvm::vcpu::Vcpu;
 use crate::kvm::{self, affinity};
 use crate::metrics::VcpuMetrics;
+use crate::placement::pins::Pins;
 
 /// Pause between two looks at threads that should end.
 const LOOK: Duration = Duration::from_micros(200);

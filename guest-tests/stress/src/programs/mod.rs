@@ -1,14 +1,14 @@
 //! What the image does, by `BootParams::program`, and how vCPUs meet.
 //!
 //! vCPU 0 sets up and reports. States of a run: gathering (vCPUs arrive and idle),
-//! going (`GO` holds the start time), stopping (vCPUs leave one by one and idle).
+//! going, stopping (vCPUs leave one by one and idle).
 
 mod exit_cost;
 mod garbage;
 mod probe;
 
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
-use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use pv_tlb::abi::debug_exit::Verdict;
 use pv_tlb::abi::stress::Program;
@@ -19,8 +19,8 @@ use crate::{access, apic, gate, ports, stress, vcpu};
 
 /// vCPUs other than 0 that have arrived.
 static ARRIVED: AtomicU32 = AtomicU32::new(0);
-/// TSC at the common start; 0 before it.
-static GO: AtomicU64 = AtomicU64::new(0);
+/// Not 0 once vCPU 0 has set up.
+static GO: AtomicU32 = AtomicU32::new(0);
 /// vCPUs other than 0 that are done.
 static STOPPED: AtomicU32 = AtomicU32::new(0);
 
@@ -66,27 +66,23 @@ pub(crate) fn now() -> u64 {
 }
 
 /// vCPU 0: waits for all others, then runs `set_up` while they idle, then starts
-/// them. Returns the common start time.
-pub(crate) fn gather(set_up: impl FnOnce()) -> u64 {
+/// them.
+pub(crate) fn gather(set_up: impl FnOnce()) {
     set_up();
     // Partner: `arrive`.
     idle_until(|| ARRIVED.load(Acquire) == params().vcpus - 1);
-    let start = now().max(1);
     // Partner: `arrive`.
-    GO.store(start, Release);
+    GO.store(1, Release);
     apic::wake_others();
-    start
 }
 
-/// Other vCPUs: waits for the common start and returns its time, or idles on if
-/// vCPU 0 starts nobody.
-pub(crate) fn arrive() -> u64 {
+/// Other vCPUs: waits for the common start, or idles on if vCPU 0 starts nobody.
+pub(crate) fn arrive() {
     // Partner: `gather`.
     if ARRIVED.fetch_add(1, AcqRel) + 1 == params().vcpus - 1 {
         apic::wake(0);
     }
     idle_until(|| GO.load(Acquire) != 0);
-    GO.load(Relaxed)
 }
 
 /// Says that this vCPU is done. vCPU 0 returns once all are, the others never do.

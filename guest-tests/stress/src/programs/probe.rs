@@ -8,6 +8,7 @@ use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 use pv_tlb::abi::debug_exit::Verdict;
+use pv_tlb::abi::stress::PROBE_FRAMES;
 use pv_tlb::shootdown::MmId;
 
 use super::{arrive, gather, idle_until, must_read};
@@ -19,8 +20,9 @@ use crate::{ports, vcpu};
 
 const MM: MmId = MmId(1);
 
-/// The two frames, and after them the entry that maps one. Written in set-up.
-static FRAMES: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+/// The frames that are mapped in turn. Written in set-up.
+static FRAMES: [AtomicU64; PROBE_FRAMES as usize] =
+    [const { AtomicU64::new(0) }; PROBE_FRAMES as usize];
 
 pub(crate) fn run() -> ! {
     match vcpu::me() {
@@ -68,7 +70,8 @@ fn obey(entry: &AtomicU64) {
             spin_loop();
             continue;
         }
-        entry.store(FRAMES[command as usize % 2].load(Relaxed) | READ_WRITE, Release);
+        let frame = FRAMES[(command % PROBE_FRAMES) as usize].load(Relaxed);
+        entry.store(frame | READ_WRITE, Release);
         // Partner: the monitor's load.
         words.done.store(command, Release);
         obeyed = command;

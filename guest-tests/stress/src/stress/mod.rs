@@ -27,6 +27,9 @@ use work::Initiator;
 /// Initiators that are not done.
 static INITIATING: AtomicU32 = AtomicU32::new(0);
 
+/// vCPUs that have loaded their address space.
+static ENTERED: AtomicU32 = AtomicU32::new(0);
+
 /// Reads between two looks at the clock.
 const CHUNK: u32 = 64;
 /// Rounds (of one shootdown, or of one chunk) between two visits to another mm.
@@ -37,18 +40,19 @@ const NAP_TICKS: u32 = 50_000;
 /// Start of every vCPU.
 pub(crate) fn run() -> ! {
     let me = vcpu::me();
-    let start = match me {
+    match me {
         0 => gather(|| {
             INITIATING.store(params().initiators, Relaxed);
             layout::build();
         }),
         _ => arrive(),
-    };
+    }
     let world = layout::world();
     let rules = rules();
     rules.switch_mm(&Machine, home_mm(me));
-    report().start_tsc.store(now(), Relaxed);
     let mut reader = Reader::new(world, home_mm(me));
+    let start = enter_together(&mut reader);
+    report().start_tsc.store(now(), Relaxed);
     if me < params().initiators {
         initiate(world, &mut reader, start);
         // Partner: `still_initiating`.
@@ -62,6 +66,17 @@ pub(crate) fn run() -> ! {
     report().end_tsc.store(now(), Relaxed);
     stop();
     ports::end(verdict())
+}
+
+/// Reads until every vCPU has loaded its address space, so that even the first
+/// shootdown has all its targets; returns the time.
+fn enter_together(reader: &mut Reader) -> u64 {
+    // Partner: the load below, in the other vCPUs.
+    ENTERED.fetch_add(1, AcqRel);
+    while ENTERED.load(Acquire) < params().vcpus {
+        reader.read_some(CHUNK);
+    }
+    now()
 }
 
 fn still_initiating() -> bool {

@@ -141,6 +141,7 @@ impl Initiator {
         };
         let number = self.shootdowns() + 1;
         let rules = rules();
+        let stolen_before = vcpu::stolen_ns();
         let start = now();
         let mut ticks = 0;
         match self.strategy {
@@ -158,8 +159,11 @@ impl Initiator {
                 freed(number);
             }
         }
+        let stolen_ns = vcpu::stolen_ns().saturating_sub(stolen_before);
+        let stolen_ticks = stolen_ns.saturating_mul(params().tsc_khz) / 1_000_000;
         let report = report();
         record(&report.latency, ticks);
+        record(&report.latency_b, ticks.saturating_sub(stolen_ticks));
         add(&report.sum_ticks, ticks);
         report.max_ticks.store(report.max_ticks.load(Relaxed).max(ticks), Relaxed);
         report.shootdowns.store(number, Relaxed);

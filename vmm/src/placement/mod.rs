@@ -1,0 +1,3 @@
+//! Where vCPUs may run.
+
+pub mod pins;
