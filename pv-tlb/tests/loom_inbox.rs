@@ -26,7 +26,8 @@
 //! one execution is bounded (5, or 4 with an exit in between) and all executions
 //! within the bound are tried. The mistakes that only this machine can show need 2.
 //! Loom treats a `SeqCst` access as acquire and release only, but it knows `SeqCst`
-//! fences; the protocol uses fences alone.
+//! fences; the protocol uses fences alone. To weaken any one ordering of
+//! src/pending.rs, or to post by a store, makes a test here fail.
 
 #![cfg(loom)]
 

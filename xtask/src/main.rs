@@ -1,44 +1,50 @@
-//! The project's checks: `cargo xtask ci` and `cargo xtask tidy`.
+//! The project's own commands: `cargo xtask ci` and `cargo xtask tidy`.
 //!
-//! No state beyond one run. CI calls the same two commands as a contributor, so
-//! that what passes here passes there.
+//! No state beyond one run. CI calls the same commands as a contributor, so that
+//! what passes here passes there.
 
 mod ci;
 mod tidy;
 
+use std::fmt::Display;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const USAGE: &str = "\
-Usage: cargo xtask <COMMAND>
+use clap::Parser;
 
-  ci     Everything a change must pass: fmt, clippy, tidy, docs, licences, tests, loom
-  tidy   The project's own source rules only (seconds)
-";
+/// The project's own commands, exactly as CI runs them
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+enum Xtask {
+    /// Everything a change must pass: fmt, clippy, tidy, docs, licences, tests, loom
+    Ci,
+    /// The project's own source rules only (seconds)
+    Tidy,
+}
 
 fn main() -> ExitCode {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    let passed = match args[..] {
-        ["ci"] => ci::run(&root()),
-        ["tidy"] => tidy::run(&root()),
-        ["help" | "--help" | "-h"] => {
-            print!("{USAGE}");
-            true
-        }
-        _ => {
-            eprint!("Unknown arguments {args:?}: expected one command.\n\n{USAGE}");
-            return ExitCode::from(2);
-        }
+    let passed = match Xtask::parse() {
+        Xtask::Ci => ci::run(&workspace_dir()),
+        Xtask::Tidy => tidy::run(&workspace_dir()),
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// The workspace's folder: the parent of this crate's, which cargo names at run
-/// time; without cargo, the current folder.
-fn root() -> PathBuf {
-    match std::env::var_os("CARGO_MANIFEST_DIR") {
-        Some(manifest) => PathBuf::from(manifest).join(".."),
-        None => PathBuf::from("."),
-    }
+/// The folder that holds this workspace.
+fn workspace_dir() -> PathBuf {
+    let own = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    own.parent().map_or(own.clone(), PathBuf::from)
+}
+
+/// Cargo's build folder.
+fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR")
+        .map_or_else(|| workspace_dir().join("target"), PathBuf::from)
+}
+
+/// Prints a line of results. The exit code says the same, so a reader that went
+/// away (`| head -1`) ends nothing.
+fn show(line: impl Display) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }

@@ -7,10 +7,11 @@
 mod tally;
 
 use std::io::{self, BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use crate::{show, target_dir};
 use tally::Tally;
 
 /// The bare-metal guest: its own workspace, so cargo has to be sent there.
@@ -33,11 +34,11 @@ struct Report {
 
 impl Report {
     fn step(&mut self, name: &'static str, work: impl FnOnce(&mut Tally) -> Outcome) {
-        println!("\n==> {name}");
+        show(format_args!("\n==> {name}"));
         let start = Instant::now();
         let outcome = work(&mut self.tests);
         let took = start.elapsed();
-        println!("==> {}", line(name, &outcome, took));
+        show(format_args!("==> {}", line(name, &outcome, took)));
         self.steps.push((name, outcome, took));
     }
 
@@ -94,14 +95,15 @@ pub(crate) fn run(root: &Path) -> bool {
 }
 
 fn summary(report: &Report) -> bool {
-    println!("\n==> summary");
+    show("\n==> summary");
     for (name, outcome, took) in &report.steps {
-        println!("{}", line(name, outcome, *took));
+        show(line(name, outcome, *took));
     }
     let passed = report.passed();
     let total: Duration = report.steps.iter().map(|(.., took)| *took).sum();
-    println!("{} in {:.0} s", if passed { "PASS" } else { "FAIL" }, total.as_secs_f64());
-    println!("{}", report.tests);
+    let word = if passed { "PASS" } else { "FAIL" };
+    show(format_args!("{word} in {:.0} s", total.as_secs_f64()));
+    show(&report.tests);
     passed
 }
 
@@ -142,15 +144,11 @@ fn licences(root: &Path) -> Outcome {
 /// Loom replaces the atomics of the whole crate, hence the flag and a target
 /// folder of its own; without optimisation it explores too slowly.
 fn loom(root: &Path) -> Command {
-    let target = match std::env::var_os("CARGO_TARGET_DIR") {
-        Some(folder) => PathBuf::from(folder),
-        None => root.join("target"),
-    };
     let mut flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     flags.push_str(" --cfg loom");
-    let args = ["test", "-p", "pv-tlb", "--release", "--test", "loom_*", "--", "--show-output"];
+    let args = ["test", "-p", "pv-tlb", "--release", "--test", "loom_*"];
     let mut command = cargo(root, &args);
-    command.env("RUSTFLAGS", flags.trim_start()).env("CARGO_TARGET_DIR", target.join("loom"));
+    command.env("RUSTFLAGS", flags.trim_start()).env("CARGO_TARGET_DIR", target_dir().join("loom"));
     command
 }
 
@@ -175,8 +173,8 @@ fn tee(command: &mut Command, mut out: impl Write, tests: &mut Tally) -> io::Res
         for line in BufReader::new(output).split(b'\n') {
             let line = line?;
             tests.take(&String::from_utf8_lossy(&line));
-            out.write_all(&line)?;
-            out.write_all(b"\n")?;
+            // A reader that went away does not stop the tests.
+            let _ = out.write_all(&line).and_then(|()| out.write_all(b"\n"));
         }
     }
     Ok(child.wait()?.success())

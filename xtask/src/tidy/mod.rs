@@ -16,6 +16,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use crate::show;
+
 /// One text file of the tree.
 #[derive(Debug)]
 struct File {
@@ -67,7 +69,7 @@ pub(crate) fn run(root: &Path) -> bool {
     for finding in &findings {
         eprintln!("{finding}");
     }
-    println!("tidy: {} files, {} findings", files.len(), findings.len());
+    show(format_args!("tidy: {} files, {} findings", files.len(), findings.len()));
     findings.is_empty()
 }
 
