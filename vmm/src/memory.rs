@@ -83,7 +83,7 @@ impl GuestMemory {
         if !(MIN_BYTES..=MAX_BYTES).contains(&bytes) {
             return Err(Error::Size { bytes });
         }
-        if bytes % 4096 != 0 {
+        if !bytes.is_multiple_of(4096) {
             return Err(Error::Unaligned { bytes });
         }
         let low = bytes.min(GAP_START);

@@ -13,7 +13,7 @@ use std::time::Duration;
 use pv_tlb::CpuSet;
 use pv_tlb::abi::doorbell::{self, DoorbellPage, Features, HostFlags};
 use pv_tlb::abi::kvm::StealTime;
-use pv_tlb::abi::stress::{BOOT_PARAMS_GPA, BootParams, REPORT_STRIDE, VcpuReport};
+use pv_tlb::abi::stress::{Apic, BOOT_PARAMS_GPA, BootParams, REPORT_STRIDE, VcpuReport};
 use pv_tlb::addr::Gpa;
 use pv_tlb::id::VcpuId;
 use pv_tlb::pending::FlushClock;
@@ -34,6 +34,9 @@ use crate::memory::{DOORBELL_GPA, GuestMemory, STEAL_TIME_GPA, SharedRegion, Vie
 use crate::placement::pins::Pins;
 use crate::vcpu::run_loop::Shared;
 use crate::vcpu::thread::Running;
+
+/// vCPUs that eight-bit APIC ids can tell apart; 255 means all of them.
+const XAPIC_IDS: u32 = 255;
 
 /// The stress guest, built together with the monitor.
 pub static STRESS_GUEST: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/stress-guest.elf"));
@@ -144,7 +147,7 @@ impl Machine {
     /// # Errors
     /// If the configuration is out of range or KVM refuses.
     pub fn create(system: &System, config: &MachineConfig) -> Result<Self, Error> {
-        check_vcpus(system, config.vcpus)?;
+        check_vcpus(system, config)?;
         let memory = GuestMemory::new(config.memory_bytes)?;
         let vm = Arc::new(system.create_vm()?);
         vm.create_irqchip()?;
@@ -220,12 +223,18 @@ impl Machine {
     }
 }
 
-fn check_vcpus(system: &System, vcpus: u32) -> Result<(), Error> {
-    let kvm_max = u32::try_from(system.max_vcpus()).unwrap_or(u32::MAX);
-    let (max, limit) = match kvm_max < pv_tlb::abi::stress::MAX_VCPUS {
-        true => (kvm_max, "this KVM's limit"),
-        false => (pv_tlb::abi::stress::MAX_VCPUS, "the limit of pvtlb"),
-    };
+fn check_vcpus(system: &System, config: &MachineConfig) -> Result<(), Error> {
+    let vcpus = config.vcpus;
+    let by_kvm = u32::try_from(system.max_vcpus()).unwrap_or(u32::MAX);
+    let xapic = config.kernel == Kernel::Embedded && config.params.apic == Apic::Xapic as u32;
+    let mut limits = vec![
+        (by_kvm, "the limit of this KVM"),
+        (pv_tlb::abi::stress::MAX_VCPUS, "the limit of pvtlb"),
+    ];
+    if xapic {
+        limits.push((XAPIC_IDS, "the ids of an xAPIC, use --apic x2apic"));
+    }
+    let (max, limit) = limits.into_iter().min_by_key(|(max, _)| *max).unwrap_or((1, ""));
     match (1..=max).contains(&vcpus) {
         true => Ok(()),
         false => Err(Error::Vcpus { vcpus, max, limit }),

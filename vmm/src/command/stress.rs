@@ -20,7 +20,7 @@ use crate::kvm::system::System;
 use crate::probe::Probe;
 use crate::stress::mode::Mode;
 use crate::stress::render;
-use crate::stress::step::Common;
+use crate::stress::step::Recipe;
 use crate::stress::sweep::{Sweep, Swept, judge};
 
 /// Test pages of each vCPU.
@@ -81,7 +81,7 @@ fn sweep(
         modes: modes.to_vec(),
         rounds: args.rounds,
         controls: !args.no_controls,
-        common: Common {
+        recipe: Recipe {
             memory_bytes: args.guest.memory,
             pins: pins(&args.guest, most)?,
             workload: args.workload,
@@ -110,7 +110,7 @@ fn report(
     entry: Option<EntryFlush>,
     swept: &Swept,
 ) -> StressReport {
-    let common = &sweep.common;
+    let recipe = &sweep.recipe;
     let (verdict, reason) = judge(swept);
     let most = sweep.vcpus.iter().copied().max().unwrap_or(1);
     StressReport {
@@ -119,20 +119,20 @@ fn report(
         host: HostFacts {
             kernel: kernel_release(),
             kvm: kvm_kind(),
-            pcpus: common.pins.pcpus(most).len() as u32,
+            pcpus: recipe.pins.pcpus(most).len() as u32,
             entry_flush: entry.map(|way| way.to_string()),
             reports_preemption: Some(probe.reports_preemption),
         },
         settings: Settings {
-            workload: common.workload.name().to_owned(),
-            apic: common.apic.name().to_owned(),
-            algorithm_cpl: common.algorithm_cpl,
+            workload: recipe.workload.name().to_owned(),
+            apic: recipe.apic.name().to_owned(),
+            algorithm_cpl: recipe.algorithm_cpl,
             seconds: args.seconds,
             rounds: sweep.rounds,
-            initiators: common.initiators,
-            targets: common.targets,
-            address_spaces: common.mms,
-            gap_us: u64::try_from(common.gap.as_micros()).unwrap_or(u64::MAX),
+            initiators: recipe.initiators,
+            targets: recipe.targets,
+            address_spaces: recipe.mms,
+            gap_us: u64::try_from(recipe.gap.as_micros()).unwrap_or(u64::MAX),
         },
         steps: swept.steps.clone(),
         controls: swept.controls.clone(),

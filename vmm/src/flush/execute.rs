@@ -60,8 +60,8 @@ pub enum Unfinished {
         initiator: VcpuId,
         /// The flush.
         seq: FlushSeq,
-        /// Who did not answer.
-        late: CpuSet,
+        /// Who did not answer; boxed, because an error should be small.
+        late: Box<CpuSet>,
         /// The deadline.
         deadline: Duration,
     },
@@ -226,7 +226,7 @@ impl Wait<'_> {
         Unfinished::Late {
             initiator: self.initiator,
             seq: ticket.seq(),
-            late: *ticket.owing(),
+            late: Box::new(*ticket.owing()),
             deadline: self.site.deadline,
         }
     }

@@ -124,9 +124,10 @@ impl Kick {
         if tid == 0 {
             return Kicked::NobodyThere;
         }
+        let process = std::process::id();
         // SAFETY: plain system call on integers. A thread id that has been reused
         // by another thread of this process only runs a handler that does nothing.
-        let sent = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, SIGRTMIN()) };
+        let sent = unsafe { libc::syscall(libc::SYS_tgkill, process, tid, SIGRTMIN()) };
         if sent != 0 {
             return Kicked::NobodyThere;
         }

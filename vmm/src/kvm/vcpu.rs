@@ -202,10 +202,14 @@ impl Vcpu {
                 let io = unsafe { run.__bindgen_anon_1.io };
                 let len = usize::from(io.size) * io.count as usize;
                 let start = std::ptr::from_mut(run).cast::<u8>();
-                for i in 0..len {
-                    // SAFETY: KVM places `len` bytes of data at `data_offset` inside
-                    // the kvm_run mapping, which is borrowed mutably here.
-                    unsafe { start.add(io.data_offset as usize + i).write(byte(i)) };
+                // SAFETY: KVM places the data at `data_offset` inside the kvm_run
+                // mapping.
+                let data = unsafe { start.add(io.data_offset as usize) };
+                // SAFETY: KVM has `len` bytes there, and the mapping is borrowed
+                // mutably as long as the slice lives.
+                let data = unsafe { std::slice::from_raw_parts_mut(data, len) };
+                for (i, slot) in data.iter_mut().enumerate() {
+                    *slot = byte(i);
                 }
             }
             kvm_bindings::KVM_EXIT_MMIO => {

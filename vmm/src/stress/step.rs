@@ -27,9 +27,9 @@ use crate::vcpu::run_loop::Failure;
 const GRACE_PER_VCPU: Duration = Duration::from_secs(2);
 const GRACE: Duration = Duration::from_secs(20);
 
-/// What all rounds of a sweep have in common.
+/// What all rounds of a sweep have in recipe.
 #[derive(Clone, Debug)]
-pub struct Common {
+pub struct Recipe {
     /// Guest RAM.
     pub memory_bytes: u64,
     /// Where vCPU threads may run.
@@ -79,7 +79,7 @@ pub struct Outcome {
     pub tsc_khz: u32,
 }
 
-impl Common {
+impl Recipe {
     /// The completion rule that `mode` runs under.
     #[must_use]
     pub fn completion(&self, mode: Mode) -> Completion {
@@ -114,28 +114,28 @@ impl Common {
 /// If the VM cannot be made, the guest fails, a vCPU is late, or a signal comes.
 pub fn run(
     system: &System,
-    common: &Common,
+    recipe: &Recipe,
     vcpus: u32,
     mode: Mode,
     signals: &EndSignals,
 ) -> Result<Outcome, Error> {
     let config = MachineConfig {
         vcpus,
-        memory_bytes: common.memory_bytes,
+        memory_bytes: recipe.memory_bytes,
         offered: mode.offered(),
         kernel: Kernel::Embedded,
-        params: common.params(vcpus, mode),
-        pins: common.pins.clone(),
+        params: recipe.params(vcpus, mode),
+        pins: recipe.pins.clone(),
         console: ConsoleTarget::Off,
-        completion: common.completion(mode),
-        entry: common.entry,
-        deadline: common.deadline,
+        completion: recipe.completion(mode),
+        entry: recipe.entry,
+        deadline: recipe.deadline,
     };
     let machine = Machine::create(system, &config)?;
     let reports: Vec<_> =
         (0..vcpus).map(|id| machine.report(VcpuId(id))).collect::<Result<_, _>>()?;
     let tsc_khz = machine.tsc_khz();
-    let limit = Some(common.length + GRACE + GRACE_PER_VCPU * vcpus);
+    let limit = Some(recipe.length + GRACE + GRACE_PER_VCPU * vcpus);
     let finished = session::run(machine, Watching { signals, limit, input: false })?;
     let verdict =
         verdict(&finished.ending, &finished.values).map_err(|error| named(error, vcpus, mode))?;
@@ -167,7 +167,7 @@ pub fn verdict(ending: &Ending, values: &[(u32, u64)]) -> Result<Verdict, Error>
         ))),
         Ending::Verdict(Ok(verdict)) => match (value(Key::PanicLine), value(Key::HeapNeeded)) {
             (_, Some(bytes)) => Err(Error::Usage(format!(
-                "Guest memory is too small: the guest needs {bytes} more bytes; give more --memory"
+                "Guest memory is too small: the guest needs {bytes} bytes above its image, give more --memory"
             ))),
             (Some(line), _) => Err(Error::Guest(format!("Guest panicked at line {line}"))),
             (None, None) => Ok(*verdict),

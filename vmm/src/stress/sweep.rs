@@ -12,7 +12,7 @@ use pvtlb_api::stress::{Control, GuestCounts, Step};
 
 use super::gather::{self, Gathered, gather, monitor_counts, summary};
 use super::mode::Mode;
-use super::step::{self, Common};
+use super::step::{self, Recipe};
 use crate::boot::Offered;
 use crate::error::Error;
 use crate::kvm::signals::EndSignals;
@@ -37,8 +37,8 @@ pub struct Sweep {
     pub rounds: u32,
     /// Run the negative controls.
     pub controls: bool,
-    /// What all rounds have in common.
-    pub common: Common,
+    /// What all rounds have in recipe.
+    pub recipe: Recipe,
 }
 
 /// What came of it.
@@ -136,7 +136,7 @@ impl Sweep {
             }
         }
         let done = columns.into_iter().filter(|column| !column.rounds.is_empty());
-        let mut row: Vec<Step> = done.map(|column| column.step(vcpus, &self.common)).collect();
+        let mut row: Vec<Step> = done.map(|column| column.step(vcpus, &self.recipe)).collect();
         let ipi = Mode::from(Strategy::Ipi).to_string();
         let base = row.iter().find(|s| s.mode == ipi).map(|s| s.shootdowns_per_second);
         for step in &mut row {
@@ -154,7 +154,7 @@ impl Sweep {
         vcpus: u32,
         mode: Mode,
     ) -> Result<Gathered, Error> {
-        let outcome = step::run(system, &self.common, vcpus, mode, signals)?;
+        let outcome = step::run(system, &self.recipe, vcpus, mode, signals)?;
         let gathered = gather(&outcome);
         match (outcome.verdict, gathered.guest.violations) {
             (GuestVerdict::Pass, 0) | (GuestVerdict::Fail, 1..) => Ok(gathered),
@@ -181,17 +181,17 @@ impl Sweep {
             reason: None,
             example: None,
         };
-        if self.common.pins.pcpus(vcpus).len() < 2 {
+        if self.recipe.pins.pcpus(vcpus).len() < 2 {
             // Readers never run beside the flusher, so that `late` cannot be seen.
             control.reason = Some("needs two pCPUs, so that a reader runs meanwhile".to_owned());
             return Ok(control);
         }
-        if self.common.algorithm_cpl == 0 {
+        if self.recipe.algorithm_cpl == 0 {
             control.reason =
                 Some("algorithms at CPL 0 hide staleness on a KVM that interprets them".to_owned());
             return Ok(control);
         }
-        let common = Common {
+        let recipe = Recipe {
             length: CONTROL_LENGTH,
             max_shootdowns: CONTROL_SHOOTDOWNS,
             workload: Workload::Remap,
@@ -199,9 +199,9 @@ impl Sweep {
             initiators: None,
             targets: None,
             gap: Duration::ZERO,
-            ..self.common.clone()
+            ..self.recipe.clone()
         };
-        let gathered = gather(&step::run(system, &common, vcpus, mode, signals)?);
+        let gathered = gather(&step::run(system, &recipe, vcpus, mode, signals)?);
         control.shootdowns = gathered.guest.shootdowns;
         control.violations = gathered.guest.violations;
         control.example = gathered.violations.into_iter().next();
@@ -228,7 +228,7 @@ impl Column {
         self.rounds.push(round);
     }
 
-    fn step(self, vcpus: u32, common: &Common) -> Step {
+    fn step(self, vcpus: u32, recipe: &Recipe) -> Step {
         let mut latency = LatencyNs::default();
         let mut unstolen = LatencyNs::default();
         let mut guest = GuestCounts::default();
@@ -247,7 +247,7 @@ impl Column {
         Step {
             vcpus,
             mode: self.mode.to_string(),
-            completion: doorbell.then(|| common.completion(self.mode).name().to_owned()),
+            completion: doorbell.then(|| recipe.completion(self.mode).name().to_owned()),
             shootdowns_per_second: median(&mut rates),
             ratio_to_ipi: None,
             latency: pvtlb_api::stress::Latency { max_ns: longest, ..summary(&latency) },

@@ -56,7 +56,7 @@ fn a_target_that_never_answers_is_named_when_the_deadline_passes() {
     pretend_running(site.slot(VcpuId(2)));
     match everything(&site) {
         Err(Unfinished::Late { late, initiator, .. }) => {
-            assert_eq!((late, initiator), (CpuSet::only(VcpuId(2)), VcpuId(0)));
+            assert_eq!((*late, initiator), (CpuSet::only(VcpuId(2)), VcpuId(0)));
         }
         other => panic!("expected a late target, got {other:?}"),
     }
