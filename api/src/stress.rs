@@ -169,6 +169,8 @@ pub struct MonitorCounts {
     pub coalesced: u64,
     /// Targets in the host: nothing to do now.
     pub deferred_in_host: u64,
+    /// Targets that idled by their own word: nothing to do now.
+    pub deferred_idle: u64,
     /// Targets off their pCPU, flagged.
     pub deferred_preempted: u64,
     /// Running targets made certain by a membarrier.

@@ -72,8 +72,8 @@ fn layouts() -> Vec<Layout> {
     let page_end = offset_of!(DoorbellPage, response) + size_of::<Response>();
     vec![
         layout!(DoorbellPage, page_end, host, guest, request, response),
-        layout!(HostArea, size_of::<HostArea>(), magic, version, vcpu, flags, run_hint),
-        layout!(GuestArea, size_of::<GuestArea>(), flags, section),
+        layout!(HostArea, size_of::<HostArea>(), magic, version, vcpu, flags, run_hint, requested),
+        layout!(GuestArea, size_of::<GuestArea>(), flags, section, idle),
         layout!(Request, size_of::<Request>(), scope, flags, tags, stride, start, pages, seq, set),
         layout!(Response, size_of::<Response>(), status, kicked, deferred, seq, waited_ns),
     ]

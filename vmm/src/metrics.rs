@@ -79,6 +79,8 @@ pub struct FlushCounts {
     pub coalesced: u64,
     /// Targets that were in the host and will flush before they enter.
     pub deferred_in_host: u64,
+    /// Targets that said that they idle.
+    pub deferred_idle: u64,
     /// Targets that KVM had preempted, flagged by compare-and-swap.
     pub deferred_preempted: u64,
     /// Targets made certain by the membarrier.
@@ -99,6 +101,7 @@ impl FlushCounts {
         self.kicked += other.kicked;
         self.coalesced += other.coalesced;
         self.deferred_in_host += other.deferred_in_host;
+        self.deferred_idle += other.deferred_idle;
         self.deferred_preempted += other.deferred_preempted;
         self.by_membarrier += other.by_membarrier;
         self.by_ack += other.by_ack;

@@ -4,7 +4,8 @@
 //! page and rings its own bell.
 
 use core::arch::x86_64::__cpuid;
-use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use core::sync::atomic::{AtomicU32, AtomicU64, fence};
 
 use pv_tlb::abi::doorbell::{
     COMMAND_FLUSH, CPUID_FEATURES, CPUID_PAGES, CPUID_SIGNATURE, DoorbellPage, GuestFlags,
@@ -67,7 +68,33 @@ pub(crate) fn announce(interpreted: bool) {
     assert!(magic == MAGIC, "Doorbell page holds {magic:#x}, expected {MAGIC:#x}");
     // At CPL3 no access to a test page is ever emulated. At CPL0 each may be.
     page.guest.section.store(u32::from(interpreted), Relaxed);
-    page.guest.flags.store(GuestFlags::DECLARES_SECTIONS.bits(), Relaxed);
+    page.guest.flags.store(GuestFlags::all().bits(), Relaxed);
+}
+
+/// Says that this vCPU is about to halt, and returns what [`wake`] needs.
+pub(crate) fn sleep() -> u64 {
+    if port().is_none() {
+        return 0;
+    }
+    let page = page(vcpu::me());
+    let requested = page.host.requested.load(Relaxed);
+    // Partner: the host's load after its post and fence.
+    page.guest.idle.store(1, SeqCst);
+    requested
+}
+
+/// Says that this vCPU has woken; true if it has to drop its translations, because
+/// the host was asked for a flush meanwhile.
+pub(crate) fn wake(requested: u64) -> bool {
+    if port().is_none() {
+        return false;
+    }
+    let page = page(vcpu::me());
+    page.guest.idle.store(0, SeqCst);
+    // The host posts, fences and loads `idle`: it saw 0 and interrupts this vCPU, or
+    // the post is visible here.
+    fence(SeqCst);
+    page.host.requested.load(Acquire) != requested
 }
 
 /// Asks for `ask`; true once it holds.

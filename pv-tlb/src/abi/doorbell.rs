@@ -61,6 +61,8 @@ bitflags::bitflags! {
         /// the host may emulate and that may touch memory whose translations are
         /// shot down.
         const DECLARES_SECTIONS = 1 << 0;
+        /// The guest keeps [`GuestArea::idle`] and flushes by itself when it wakes.
+        const DECLARES_IDLE = 1 << 1;
     }
 
     /// [`Request::flags`].
@@ -93,7 +95,11 @@ pub struct HostArea {
     pub flags: AtomicU32,
     /// [`RunHint`]. A hint: it may be late, and correctness never rests on it.
     pub run_hint: AtomicU32,
-    reserved: [AtomicU32; 11],
+    reserved: AtomicU32,
+    /// The host's number of the newest flush it was asked for of this vCPU. A vCPU
+    /// that declares when it idles looks here when it wakes.
+    pub requested: AtomicU64,
+    reserved_end: [AtomicU64; 4],
 }
 
 /// Values of [`HostArea::run_hint`].
@@ -118,7 +124,11 @@ pub struct GuestArea {
     /// guest stores before the section and after it; the host loads after an
     /// expedited membarrier, which orders the two (see docs/doorbell.md).
     pub section: AtomicU32,
-    reserved: [AtomicU32; 14],
+    /// Not 0 while the vCPU uses no translation that may be shot down and, before it
+    /// uses one again, stores 0, fences, and drops all of them if
+    /// [`HostArea::requested`] has changed. The host posts, fences, then loads this.
+    pub idle: AtomicU32,
+    reserved: [AtomicU32; 13],
 }
 
 /// An invalidation as bytes.
@@ -184,7 +194,9 @@ const _: () = {
     assert!(offset_of!(DoorbellPage, request) == 0x080);
     assert!(offset_of!(DoorbellPage, response) == 0x140);
     assert!(offset_of!(HostArea, run_hint) == 0x10);
+    assert!(offset_of!(HostArea, requested) == 0x18);
     assert!(offset_of!(GuestArea, section) == 0x04);
+    assert!(offset_of!(GuestArea, idle) == 0x08);
     assert!(offset_of!(Request, start) == 0x10);
     assert!(offset_of!(Request, seq) == 0x20);
     assert!(offset_of!(Request, set) == 0x40);
@@ -194,7 +206,8 @@ const _: () = {
 };
 
 /// Result of a request, in [`Response::status`]. Anything but `Done` means that
-/// nothing was flushed.
+/// the guest may rely on nothing having been flushed; after `TimedOut` some targets
+/// may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Status {

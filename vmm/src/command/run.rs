@@ -1,11 +1,13 @@
 //! `pvtlb run`: boots one guest and reports how it ended.
 
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 
 use pv_tlb::abi::debug_exit::Verdict;
-use pv_tlb::abi::stress::{BootParams, Program, Strategy, Workload};
+use pv_tlb::abi::stress::{BootParams, Program, Strategy, VcpuReport, Workload};
+use pv_tlb::id::VcpuId;
 
-use super::pins;
+use super::{pins, print};
 use crate::boot::{Kernel, Machine, MachineConfig, Offered};
 use crate::cli::{PvTlb, RunArgs};
 use crate::devices::serial::ConsoleTarget;
@@ -15,8 +17,12 @@ use crate::flush::rule::Completion;
 use crate::kvm::signals::EndSignals;
 use crate::kvm::system::System;
 use crate::kvm::terminal::RawTerminal;
+use crate::memory::View;
+use crate::metrics::LatencyNs;
 use crate::probe::Probe;
 use crate::session::{self, Finished, Watching};
+use crate::stress::gather::histogram;
+use crate::stress::render::{duration, table, thousands};
 use crate::stress::step::verdict;
 
 /// Length of the stress program when it is run by itself.
@@ -42,12 +48,40 @@ pub(super) fn execute(args: &RunArgs, system: &System, signals: &EndSignals) -> 
     let tsc_khz = Machine::create(system, &config)?.tsc_khz();
     let config = MachineConfig { params: params(args, offered, tsc_khz), ..config };
     let machine = Machine::create(system, &config)?;
+    let first = machine.report(VcpuId(0))?;
     let interactive = config.console == ConsoleTarget::Stdout;
     let terminal = if interactive { RawTerminal::enter()? } else { None };
     let watching = Watching { signals, limit: args.timeout, input: interactive };
     let finished = session::run(machine, watching);
     drop(terminal);
-    judge(&finished?)
+    judge(&finished?)?;
+    match args.program {
+        Program::ExitCost => print(&exit_cost(&[first], tsc_khz)),
+        _ => Ok(()),
+    }
+}
+
+/// The two kinds of exit side by side, timed in turn by the guest.
+fn exit_cost(reports: &[View<VcpuReport>], tsc_khz: u32) -> String {
+    let bare = histogram(reports, tsc_khz, |report, i| report.latency_b[i].load(Relaxed));
+    let bell = histogram(reports, tsc_khz, |report, i| report.latency[i].load(Relaxed));
+    let row = |name: &str, latency: &LatencyNs| {
+        vec![
+            name.to_owned(),
+            thousands(latency.count()),
+            duration(latency.quantile_ns(0.5)),
+            duration(latency.quantile_ns(0.99)),
+            duration(latency.max_ns()),
+        ]
+    };
+    let ratio = |quantile: f64| {
+        let base = bare.quantile_ns(quantile).max(1) as f64;
+        format!("{:.2}x", bell.quantile_ns(quantile) as f64 / base)
+    };
+    let ratios = vec!["ratio".to_owned(), String::new(), ratio(0.5), ratio(0.99), String::new()];
+    let header = ["exit", "count", "median", "p99", "longest"].map(str::to_owned);
+    let rows = [row("bare port", &bare), row("doorbell, nobody to interrupt", &bell), ratios];
+    format!("{}\n", table("lr", &header, &rows))
 }
 
 /// What is offered, how vCPUs flush on entry, and when a target counts as flushed.

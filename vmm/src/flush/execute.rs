@@ -40,6 +40,8 @@ pub struct FlushOutcome {
     pub coalesced: u32,
     /// Targets in the host, which flush before they enter.
     pub deferred_in_host: u32,
+    /// Targets that said that they idle, which flush by themselves when they wake.
+    pub deferred_idle: u32,
     /// Targets that KVM had preempted.
     pub deferred_preempted: u32,
     /// Running targets made certain by the membarrier.
@@ -93,7 +95,7 @@ pub fn execute(
     let targets = ask.reach.vcpus(initiator, &site.present);
     let seq = site.clock.next();
     for target in &targets {
-        site.slot(target).inbox.post(seq);
+        site.slot(target).post(seq);
     }
     // The initiator's half of Dekker; partner: the fence in `RunState::enter`.
     fence(Ordering::SeqCst);
@@ -117,6 +119,10 @@ fn kick_running(site: &FlushSite, targets: CpuSet, outcome: &mut FlushOutcome) -
         let slot = site.slot(target);
         if slot.run.observe() == Standing::InHost {
             outcome.deferred_in_host += 1;
+            continue;
+        }
+        if slot.idles() {
+            outcome.deferred_idle += 1;
             continue;
         }
         if flag(site, slot) {
@@ -150,13 +156,7 @@ fn excuse_by_membarrier(
     let declared = |slot: &VcpuSlot| match site.completion.membarrier {
         MembarrierUse::Never => false,
         MembarrierUse::Always => true,
-        MembarrierUse::IfDeclared => {
-            slot.page.as_deref().is_some_and(|page| {
-                // Set once before the guest's first request; late is only slower.
-                let flags = page.guest.flags.load(Ordering::Relaxed);
-                flags & GuestFlags::DECLARES_SECTIONS.bits() != 0
-            })
-        }
+        MembarrierUse::IfDeclared => slot.declares(GuestFlags::DECLARES_SECTIONS),
     };
     let candidates: CpuSet =
         ticket.owing().iter().filter(|target| declared(site.slot(*target))).collect();

@@ -9,12 +9,13 @@ pub mod rule;
 pub mod standing;
 pub mod trap;
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use pv_tlb::CpuSet;
-use pv_tlb::abi::doorbell::DoorbellPage;
+use pv_tlb::abi::doorbell::{DoorbellPage, GuestFlags};
 use pv_tlb::abi::kvm::StealTime;
-use pv_tlb::id::VcpuId;
+use pv_tlb::id::{FlushSeq, VcpuId};
 use pv_tlb::pending::{FlushClock, Inbox};
 
 use crate::flush::standing::RunState;
@@ -44,6 +45,36 @@ impl VcpuSlot {
     #[must_use]
     pub fn new(page: Option<View<DoorbellPage>>, steal: Option<View<StealTime>>) -> Self {
         Self { inbox: Inbox::new(), run: RunState::default(), kick: Kick::default(), page, steal }
+    }
+}
+
+impl VcpuSlot {
+    /// Asks the vCPU to flush before its next guest instruction; the caller fences
+    /// and then looks where it stands.
+    pub fn post(&self, seq: FlushSeq) {
+        self.inbox.post(seq);
+        if let Some(page) = self.page.as_deref() {
+            // Partner: the guest's load when it wakes (docs/doorbell.md).
+            page.host.requested.fetch_max(seq.0, Ordering::AcqRel);
+        }
+    }
+
+    /// True if the guest declared `what` on this vCPU.
+    #[must_use]
+    pub fn declares(&self, what: GuestFlags) -> bool {
+        // Set once before the guest's first request; seen late is only slower.
+        let flags = |page: &DoorbellPage| page.guest.flags.load(Ordering::Relaxed);
+        self.page.as_deref().is_some_and(|page| flags(page) & what.bits() != 0)
+    }
+
+    /// True if the vCPU idles by its own word, so that it will see what was posted
+    /// when it wakes. After the caller's fence.
+    #[must_use]
+    pub fn idles(&self) -> bool {
+        // Partner: the guest's stores around its halt; either this sees 0, or the
+        // guest, after its fence, sees the number posted.
+        let idle = |page: &DoorbellPage| page.guest.idle.load(Ordering::Acquire) != 0;
+        self.declares(GuestFlags::DECLARES_IDLE) && self.page.as_deref().is_some_and(idle)
     }
 }
 

@@ -58,7 +58,7 @@ pub fn doorbell(
 /// Partner of every store: the guest's loads after the OUT, ordered by the entry.
 fn answer(page: &DoorbellPage, status: Status, seq: u64, outcome: &FlushOutcome) {
     let response = &page.response;
-    let deferred = outcome.deferred_in_host + outcome.deferred_preempted;
+    let deferred = outcome.deferred_in_host + outcome.deferred_idle + outcome.deferred_preempted;
     response.kicked.store(outcome.kicked + outcome.coalesced, Ordering::Relaxed);
     response.deferred.store(deferred, Ordering::Relaxed);
     response.seq.store(seq, Ordering::Relaxed);
@@ -72,6 +72,7 @@ fn count(counts: &mut FlushCounts, outcome: &FlushOutcome) {
     counts.kicked += u64::from(outcome.kicked);
     counts.coalesced += u64::from(outcome.coalesced);
     counts.deferred_in_host += u64::from(outcome.deferred_in_host);
+    counts.deferred_idle += u64::from(outcome.deferred_idle);
     counts.deferred_preempted += u64::from(outcome.deferred_preempted);
     counts.by_membarrier += u64::from(outcome.by_membarrier);
     counts.by_ack += u64::from(outcome.by_ack);

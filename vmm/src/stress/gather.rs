@@ -80,6 +80,7 @@ pub fn monitor_counts(metrics: &VcpuMetrics) -> MonitorCounts {
         kicked: metrics.flush.kicked,
         coalesced: metrics.flush.coalesced,
         deferred_in_host: metrics.flush.deferred_in_host,
+        deferred_idle: metrics.flush.deferred_idle,
         deferred_preempted: metrics.flush.deferred_preempted,
         by_membarrier: metrics.flush.by_membarrier,
         by_ack: metrics.flush.by_ack,
@@ -157,7 +158,8 @@ fn counts(
     counted.into_iter().filter(|(_, n)| *n > 0)
 }
 
-fn histogram(
+/// A histogram of all reports: `count` gives a report's bucket.
+pub fn histogram(
     reports: &[View<VcpuReport>],
     khz: u32,
     count: impl Fn(&VcpuReport, usize) -> u32,

@@ -7,15 +7,16 @@ mod exit_cost;
 mod garbage;
 mod probe;
 
-use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use pv_tlb::abi::debug_exit::Verdict;
 use pv_tlb::abi::stress::Program;
+use pv_tlb::shootdown::Platform;
 
 use crate::machine::{Machine, rules};
 use crate::params::{params, program};
-use crate::{access, apic, gate, ports, stress, vcpu};
+use crate::{access, apic, doorbell, gate, ports, stress, vcpu};
 
 /// vCPUs other than 0 that have arrived.
 static ARRIVED: AtomicU32 = AtomicU32::new(0);
@@ -109,8 +110,7 @@ pub(crate) fn idle_until(done: impl Fn() -> bool) {
         if done() {
             return;
         }
-        gate::idle(awake);
-        rules().on_interrupt(&Machine);
+        halt(awake);
     }
 }
 
@@ -120,7 +120,16 @@ pub(crate) fn nap(timer_ticks: u32) {
     awake.store(0, Relaxed);
     core::sync::atomic::compiler_fence(core::sync::atomic::Ordering::SeqCst);
     apic::arm_timer(timer_ticks);
+    halt(awake);
+}
+
+/// Halts unless `awake`, then does what others asked for meanwhile.
+fn halt(awake: &AtomicU64) {
+    let requested = doorbell::sleep();
     gate::idle(awake);
+    if doorbell::wake(requested) {
+        Machine.invalidate_context();
+    }
     rules().on_interrupt(&Machine);
 }
 
