@@ -152,15 +152,14 @@ fn share() {
 fn load_segments(area: &'static Area) {
     let base = area.task.get() as u64;
     let limit = size_of::<TaskState>() as u64 - 1;
-    let low = TASK_64 | limit | (base & 0xff_ffff) << 16 | (base >> 24 & 0xff) << 56;
+    let low = TASK_64 | limit | ((base & 0xff_ffff) << 16) | (((base >> 24) & 0xff) << 56);
     let gdt = [0, CODE_64, DATA, DATA | DPL_3, CODE_64 | DPL_3, low, base >> 32];
     // SAFETY: the area is this vCPU's own and no CPU uses the table yet.
     unsafe { area.gdt.get().write(gdt) };
-    // SAFETY: as above.
-    let task = unsafe {
-        core::ptr::copy_nonoverlapping(&raw const TASK_TEMPLATE, area.task.get(), 1);
-        &mut *area.task.get()
-    };
+    // SAFETY: as above; the template is a valid value of the same type.
+    unsafe { core::ptr::copy_nonoverlapping(&raw const TASK_TEMPLATE, area.task.get(), 1) };
+    // SAFETY: as above, and just written.
+    let task = unsafe { &mut *area.task.get() };
     let stack = area as *const Area as u64 + KERNEL_STACK_TOP as u64;
     task.rsp0 = [stack as u32, (stack >> 32) as u32];
     if let Some(port) = doorbell::port() {

@@ -51,8 +51,10 @@ impl Heap {
         let at = self.take((len * size_of::<T>()) as u64, align) as *mut T;
         for i in 0..len {
             let value = fill(self, i);
-            // SAFETY: inside the range just taken; nothing was there before.
-            unsafe { at.add(i).write(value) };
+            // SAFETY: inside the range just taken.
+            let slot = unsafe { at.add(i) };
+            // SAFETY: as above; nothing was there before.
+            unsafe { slot.write(value) };
         }
         // SAFETY: `len` values were written, and nobody else has the range.
         unsafe { core::slice::from_raw_parts_mut(at, len) }

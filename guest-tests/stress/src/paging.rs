@@ -74,7 +74,8 @@ const fn identity() -> Directories {
 pub(crate) fn build_init_mm() {
     let first = IDENTITY.get() as u64;
     for (i, entry) in IDENTITY_POINTERS.0.iter().take(GIBIBYTES).enumerate() {
-        entry.store(first + i as u64 * PAGE_BYTES | TABLE, Relaxed);
+        let directory = first + i as u64 * PAGE_BYTES;
+        entry.store(directory | TABLE, Relaxed);
     }
     INIT_ROOT.0[0].store(IDENTITY_POINTERS.address() | TABLE, Relaxed);
     ROOTS[INIT_MM.0 as usize].store(INIT_ROOT.address(), Relaxed);

@@ -56,9 +56,10 @@ pub(crate) fn x2apic() -> bool {
 pub(crate) fn report_of(vcpu: u32) -> &'static VcpuReport {
     assert!(vcpu < params().vcpus, "No vCPU {vcpu}");
     let array = params().reports_gpa as *const VcpuReport;
-    // SAFETY: the monitor reserved an array of one report per vCPU there, zeroed;
-    // all fields are atomics, so sharing it is fine.
-    unsafe { &*array.add(vcpu as usize) }
+    // SAFETY: the monitor reserved an array of one report per vCPU there.
+    let report = unsafe { array.add(vcpu as usize) };
+    // SAFETY: as above, zeroed; all fields are atomics, so sharing it is fine.
+    unsafe { &*report }
 }
 
 /// The report of the executing vCPU.

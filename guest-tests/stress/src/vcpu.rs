@@ -108,27 +108,33 @@ pub(crate) const KERNEL_STACK_TOP: usize = offset_of!(Area, kernel_stack) + KERN
 /// Where the program's stack ends, from the start of an [`Area`].
 pub(crate) const USER_STACK_TOP: usize = offset_of!(Area, user_stack) + USER_STACK;
 
+const fn zero() -> AtomicU64 {
+    AtomicU64::new(0)
+}
+
+const fn zeroes<const N: usize>() -> [AtomicU64; N] {
+    [const { zero() }; N]
+}
+
 impl Area {
     const fn new() -> Self {
-        const ZERO: AtomicU64 = AtomicU64::new(0);
-        const SET: SharedSet = SharedSet([const { ZERO }; SET_WORDS]);
         Self {
             kernel_stack: Raw::new([0; KERNEL_STACK]),
             user_stack: Raw::new([0; USER_STACK]),
             task: Raw::new(crate::boot::TaskState::ZERO),
             gdt: Raw::new([0; crate::boot::GDT_ENTRIES]),
-            local: Local { id: ZERO, awake: ZERO, flush_seq: ZERO },
-            visible: Visible { loaded_mm: ZERO, lazy: ZERO },
+            local: Local { id: zero(), awake: zero(), flush_seq: zero() },
+            visible: Visible { loaded_mm: zero(), lazy: zero() },
             slots: Slots {
-                masked: ZERO,
-                loaded: ZERO,
-                next: ZERO,
-                mm: [const { ZERO }; MAX_SLOTS as usize],
-                generation: [const { ZERO }; MAX_SLOTS as usize],
+                masked: zero(),
+                loaded: zero(),
+                next: zero(),
+                mm: zeroes(),
+                generation: zeroes(),
             },
-            pending: SET,
-            owing: SET,
-            request: RequestWords { mm: ZERO, start: ZERO, pages: ZERO, generation: ZERO },
+            pending: SharedSet(zeroes()),
+            owing: SharedSet(zeroes()),
+            request: RequestWords { mm: zero(), start: zero(), pages: zero(), generation: zero() },
             steal_time: Raw::new([0; 8]),
         }
     }
@@ -157,12 +163,14 @@ pub(crate) fn me() -> u32 {
 /// Nanoseconds for which the executing vCPU has waited for a pCPU, as KVM counts
 /// them; KVM adds to it before each entry.
 pub(crate) fn stolen_ns() -> u64 {
-    let record = match params().steal_gpa {
-        0 => mine().steal_time(),
-        // SAFETY: the monitor reserved one record per vCPU there for the whole run;
-        // the field used is an atomic.
-        first => unsafe { &*(first as *const StealTime).add(me() as usize) },
-    };
+    let first = params().steal_gpa;
+    if first == 0 {
+        return mine().steal_time().steal.load(Relaxed);
+    }
+    let record = first + u64::from(me()) * size_of::<StealTime>() as u64;
+    // SAFETY: the monitor reserved one record per vCPU there for the whole run; the
+    // field used is an atomic.
+    let record = unsafe { &*(record as *const StealTime) };
     record.steal.load(Relaxed)
 }
 

@@ -116,7 +116,7 @@ impl Initiator {
             }
         });
         reader.read_some(READS_WHILE_READ_ONLY);
-        if self.shootdowns() % OWN_WRITES == 0 && reader.mm() == page.mm {
+        if self.shootdowns().is_multiple_of(OWN_WRITES) && reader.mm() == page.mm {
             scribble(page, now());
         }
         for vcpu in 0..vcpus {
