@@ -14,6 +14,7 @@ pub mod cpuset;
 pub mod id;
 pub mod invalidation;
 pub mod pending;
+pub mod plan;
 pub mod shootdown;
 mod sync;
 
