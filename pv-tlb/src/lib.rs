@@ -13,6 +13,7 @@ pub mod addr;
 pub mod cpuset;
 pub mod id;
 pub mod invalidation;
+pub mod isa;
 pub mod pending;
 pub mod plan;
 pub mod shootdown;
