@@ -160,8 +160,12 @@ impl<'a> Flush<'a> {
     }
 }
 
+const fn refusal(status: HvStatus, rule: &'static str, value: u64) -> GuestFault {
+    GuestFault::HyperV(status, Cause { rule, value })
+}
+
 fn check(holds: bool, status: HvStatus, rule: &'static str, value: u64) -> Result<(), GuestFault> {
-    if holds { Ok(()) } else { Err(GuestFault::HyperV(status, Cause { rule, value })) }
+    if holds { Ok(()) } else { Err(refusal(status, rule, value)) }
 }
 
 /// What a flush hypercall asks for. `input` holds the input's words: up to the end
@@ -177,10 +181,11 @@ pub fn decode<'a>(
 ) -> Result<Flush<'a>, GuestFault> {
     check_control(control)?;
     let flags = read(input, 1)?;
-    let known = Flags::from_bits(flags);
-    let rule = "Flags may set only bits 3:0";
-    check(known.is_some(), HvStatus::InvalidParameter, rule, flags)?;
-    let flags = known.unwrap_or(Flags::empty());
+    let flags = Flags::from_bits(flags).ok_or(refusal(
+        HvStatus::InvalidParameter,
+        "Flags may set only bits 3:0",
+        flags,
+    ))?;
     check_flags(flags, control, rules)?;
     let (set, header_words) = match control.is_ex() {
         true => vpset::decode(&input[2..], control.variable_words)?,
@@ -239,9 +244,8 @@ fn check_flags(flags: Flags, control: Control, rules: &Rules) -> Result<(), Gues
 /// The input word `index`.
 fn read(input: &[u64], index: usize) -> Result<u64, GuestFault> {
     let rule = "The input must hold every word that the call needs";
-    let word = input.get(index).copied();
-    check(word.is_some(), HvStatus::InvalidHypercallInput, rule, input.len() as u64)?;
-    Ok(word.unwrap_or_default())
+    let refusal = refusal(HvStatus::InvalidHypercallInput, rule, input.len() as u64);
+    input.get(index).copied().ok_or(refusal)
 }
 
 /// The form of a call.

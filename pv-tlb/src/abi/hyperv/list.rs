@@ -7,7 +7,7 @@
 //! Large pages are decoded as the small pages they consist of: a nested page table
 //! may have splintered them, so that one address a page would miss entries.
 
-use super::{Control, check, cut};
+use super::{Control, cut, refusal};
 use crate::addr::{Gva, PageCount, PageSize};
 use crate::invalidation::Extent;
 use crate::isa::fault::{GuestFault, HvStatus, Unsayable, say};
@@ -26,9 +26,8 @@ pub(super) fn slice(
     let first = header_words + usize::from(control.start);
     let end = header_words + usize::from(control.reps);
     let rule = "The input must hold every element of the list";
-    let elements = input.get(first..end);
-    check(elements.is_some(), HvStatus::InvalidHypercallInput, rule, input.len() as u64)?;
-    Ok(elements.unwrap_or_default())
+    let refusal = refusal(HvStatus::InvalidHypercallInput, rule, input.len() as u64);
+    input.get(first..end).ok_or(refusal)
 }
 
 /// Iterator over what a flush asks for, see [`super::Flush::extents`].
