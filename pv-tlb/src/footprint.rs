@@ -24,6 +24,8 @@ use crate::id::{PcpuId, VcpuId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Footprint {
     may_hold: PcpuSet,
+    /// Members of `may_hold`.
+    held: u16,
     owed: PcpuSet,
     on: Option<PcpuId>,
     last: Option<PcpuId>,
@@ -39,7 +41,25 @@ impl Footprint {
     /// [`Self::may_hold`] without the pCPU it runs on: where it has left entries.
     #[must_use]
     pub fn left_behind(&self) -> PcpuSet {
-        self.on.map_or(self.may_hold, |pcpu| self.may_hold.without(pcpu))
+        let mut left = PcpuSet::EMPTY;
+        self.add_left_behind(&mut left);
+        left
+    }
+
+    /// Adds [`Self::left_behind`] to `set`.
+    pub fn add_left_behind(&self, set: &mut PcpuSet) {
+        let own = self.on.filter(|pcpu| !set.contains(*pcpu));
+        set.insert_all(&self.may_hold);
+        if let Some(pcpu) = own {
+            set.remove(pcpu);
+        }
+    }
+
+    /// True if [`Self::left_behind`] has members.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        let runs = self.on.is_some_and(|pcpu| self.may_hold.contains(pcpu));
+        self.held > u16::from(runs)
     }
 
     /// Where it runs.
@@ -70,8 +90,10 @@ pub struct Footprints<R> {
     rows: R,
     /// How many vCPUs may hold entries on each pCPU.
     holders: [u16; MAX_CPUS as usize],
-    /// pCPUs with a holder.
-    held: PcpuSet,
+    /// How many vCPUs run on each pCPU, which are among its holders.
+    runners: [u16; MAX_CPUS as usize],
+    /// pCPUs with more holders than runners.
+    left_behind: PcpuSet,
     /// The vCPU that entered each pCPU last, or [`NOBODY`].
     last_ran: [u16; MAX_CPUS as usize],
     /// pCPUs on which a vCPU without a row ran.
@@ -89,7 +111,8 @@ impl<R: AsRef<[Footprint]> + AsMut<[Footprint]>> Footprints<R> {
         Self {
             rows,
             holders: [0; MAX_CPUS as usize],
-            held: PcpuSet::EMPTY,
+            runners: [0; MAX_CPUS as usize],
+            left_behind: PcpuSet::EMPTY,
             last_ran: [NOBODY; MAX_CPUS as usize],
             untracked: PcpuSet::EMPTY,
             holding: CpuSet::EMPTY,
@@ -113,19 +136,20 @@ impl<R: AsRef<[Footprint]> + AsMut<[Footprint]>> Footprints<R> {
             self.untracked.insert(pcpu);
             return;
         };
-        row.on = Some(pcpu);
+        let before = row.on.replace(pcpu);
         row.last = Some(pcpu);
-        if !row.may_hold.contains(pcpu) && row.may_hold.insert(pcpu) {
-            self.holders[pcpu.0 as usize] += 1;
-            self.held.insert(pcpu);
-        }
+        let new = !row.may_hold.contains(pcpu) && row.may_hold.insert(pcpu);
+        row.held += u16::from(new);
+        self.count(before, |holders, runners| (holders, runners - 1));
+        self.count(Some(pcpu), |holders, runners| (holders + u16::from(new), runners + 1));
         self.summarise(vcpu);
     }
 
     /// `vcpu` has stopped running; its entries stay where it ran.
     pub fn left(&mut self, vcpu: VcpuId) {
         if let Some(row) = self.row(vcpu) {
-            row.on = None;
+            let before = row.on.take();
+            self.count(before, |holders, runners| (holders, runners - 1));
             self.summarise(vcpu);
         }
     }
@@ -135,9 +159,10 @@ impl<R: AsRef<[Footprint]> + AsMut<[Footprint]>> Footprints<R> {
         let Some(row) = self.row(vcpu) else { return };
         let gone = row.left_behind();
         row.may_hold = row.may_hold.minus(&gone);
+        row.held = u16::from(!row.may_hold.is_empty());
         row.owed = PcpuSet::EMPTY;
         for pcpu in gone.iter() {
-            self.drop_holder(pcpu);
+            self.count(Some(pcpu), |holders, runners| (holders - 1, runners));
         }
         self.summarise(vcpu);
     }
@@ -147,7 +172,8 @@ impl<R: AsRef<[Footprint]> + AsMut<[Footprint]>> Footprints<R> {
         let Some(row) = self.row(vcpu) else { return };
         row.owed.remove(pcpu);
         if row.on != Some(pcpu) && row.may_hold.remove(pcpu) {
-            self.drop_holder(pcpu);
+            row.held -= 1;
+            self.count(Some(pcpu), |holders, runners| (holders - 1, runners));
             self.summarise(vcpu);
         }
     }
@@ -170,7 +196,7 @@ impl<R: AsRef<[Footprint]> + AsMut<[Footprint]>> Footprints<R> {
     /// What `vcpu` has left behind must go before it runs there again.
     pub fn owe(&mut self, vcpu: VcpuId) {
         if let Some(row) = self.row(vcpu) {
-            row.owed = row.owed.or(&row.left_behind());
+            row.owed.insert_all(&row.left_behind());
         }
     }
 
@@ -191,10 +217,10 @@ impl<R: AsRef<[Footprint]> + AsMut<[Footprint]>> Footprints<R> {
         self.untracked.contains(pcpu) || *holders > u16::from(own)
     }
 
-    /// Tracked pCPUs on which any vCPU may have entries.
+    /// Tracked pCPUs on which any vCPU may have entries without running there.
     #[must_use]
-    pub const fn held(&self) -> &PcpuSet {
-        &self.held
+    pub const fn left_behind(&self) -> &PcpuSet {
+        &self.left_behind
     }
 
     /// vCPUs that may have entries on tracked pCPUs.
@@ -213,19 +239,21 @@ impl<R: AsRef<[Footprint]> + AsMut<[Footprint]>> Footprints<R> {
         self.rows.as_mut().get_mut(vcpu.index()).filter(|_| vcpu.0 < MAX_CPUS)
     }
 
-    fn drop_holder(&mut self, pcpu: PcpuId) {
-        let holders = &mut self.holders[pcpu.0 as usize];
-        *holders -= 1;
-        if *holders == 0 {
-            self.held.remove(pcpu);
+    /// Changes the counts of a tracked pCPU.
+    fn count(&mut self, pcpu: Option<PcpuId>, change: impl Fn(u16, u16) -> (u16, u16)) {
+        let Some(pcpu) = pcpu.filter(|pcpu| pcpu.0 < MAX_CPUS) else { return };
+        let i = pcpu.0 as usize;
+        (self.holders[i], self.runners[i]) = change(self.holders[i], self.runners[i]);
+        match self.holders[i] > self.runners[i] {
+            true => _ = self.left_behind.insert(pcpu),
+            false => _ = self.left_behind.remove(pcpu),
         }
     }
 
     /// Brings the summary sets up to date with the row of `vcpu`.
     fn summarise(&mut self, vcpu: VcpuId) {
         let Some(row) = self.of(vcpu) else { return };
-        let holds = !row.may_hold.is_empty();
-        let wanders = !row.left_behind().is_empty();
+        let (holds, wanders) = (row.held > 0, row.has_left());
         for (set, member) in [(&mut self.holding, holds), (&mut self.wandering, wanders)] {
             match member {
                 true => _ = set.insert(vcpu),

@@ -21,9 +21,10 @@ use crate::id::VcpuId;
 use crate::invalidation::Invalidation;
 use crate::placement::Placement;
 
-/// Up to this many targets with entries elsewhere, their footprints are added up one
-/// by one; beyond it the footprint of the whole VM is taken, which only over-flushes.
-pub const EXACT_WANDERERS: u32 = 64;
+/// Up to this many of several targets with entries elsewhere, their footprints are
+/// added up; beyond it the leftovers of the whole VM are taken, which only
+/// over-flushes.
+pub const EXACT_WANDERERS: u32 = 16;
 
 /// When a target's flush takes place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -176,7 +177,7 @@ pub fn plan<R: AsRef<[Footprint]> + AsMut<[Footprint]>>(
     let upgrade = match rule {
         UpgradeRule::Never => Upgrade::None,
         UpgradeRule::Everywhere => Upgrade::Everywhere,
-        UpgradeRule::Footprint => carried(&targets, footprints),
+        UpgradeRule::Footprint => carried(&targets, placement.words(), footprints),
         UpgradeRule::FootprintAtReturn => match targets.and(footprints.wandering()) {
             CpuSet::EMPTY => Upgrade::None,
             wanderers => Upgrade::AtReturn(wanderers),
@@ -192,19 +193,23 @@ pub fn plan<R: AsRef<[Footprint]> + AsMut<[Footprint]>>(
 /// The pCPUs on which targets have left entries.
 fn carried<R: AsRef<[Footprint]> + AsMut<[Footprint]>>(
     targets: &CpuSet,
+    words: usize,
     footprints: &Footprints<R>,
 ) -> Upgrade {
-    let wanderers = targets.and(footprints.wandering());
-    if wanderers.is_empty() {
+    let wandering = footprints.wandering();
+    let wanderers = targets.and(wandering);
+    // Counted over the words in use: a population count is not free.
+    let count: u32 = wanderers.words()[..words].iter().map(|word| word.count_ones()).sum();
+    if count == 0 {
         return Upgrade::None;
     }
-    if wanderers.len() > EXACT_WANDERERS {
-        return Upgrade::Pcpus(*footprints.held());
+    if count > EXACT_WANDERERS || wanderers == *wandering {
+        return Upgrade::Pcpus(*footprints.left_behind());
     }
-    let left = wanderers
-        .iter()
-        .filter_map(|vcpu| footprints.of(vcpu))
-        .fold(PcpuSet::EMPTY, |set, row| set.or(&row.left_behind()));
+    let mut left = PcpuSet::EMPTY;
+    for row in wanderers.iter().filter_map(|vcpu| footprints.of(vcpu)) {
+        row.add_left_behind(&mut left);
+    }
     Upgrade::Pcpus(left)
 }
 

@@ -40,23 +40,15 @@ impl PcpuSet {
         self.0.is_empty()
     }
 
-    /// Members of either set.
-    #[must_use]
-    pub fn or(&self, other: &Self) -> Self {
-        Self(self.0.or(&other.0))
+    /// Adds the members of `other`.
+    pub fn insert_all(&mut self, other: &Self) {
+        self.0 = self.0.or(&other.0);
     }
 
     /// Members of `self` that are not in `other`.
     #[must_use]
     pub fn minus(&self, other: &Self) -> Self {
         Self(self.0.minus(&other.0))
-    }
-
-    /// The set without `id`.
-    #[must_use]
-    pub fn without(mut self, id: PcpuId) -> Self {
-        self.remove(id);
-        self
     }
 
     /// The members in rising order.

@@ -103,12 +103,14 @@ proptest! {
             }
         }
         let rows: Vec<_> = (0..VCPUS).map(|v| *footprints.of(VcpuId(v)).expect("a row")).collect();
-        let union = rows.iter().fold(PcpuSet::EMPTY, |set, row| set.or(row.may_hold()));
-        prop_assert_eq!(*footprints.held(), union);
+        let mut union = PcpuSet::EMPTY;
+        rows.iter().for_each(|row| row.add_left_behind(&mut union));
+        prop_assert_eq!(*footprints.left_behind(), union);
         for (v, row) in rows.iter().enumerate() {
             let vcpu = VcpuId(v as u32);
             prop_assert_eq!(footprints.holding().contains(vcpu), !row.may_hold().is_empty());
-            prop_assert_eq!(footprints.wandering().contains(vcpu), !row.left_behind().is_empty());
+            prop_assert_eq!(row.has_left(), !row.left_behind().is_empty());
+            prop_assert_eq!(footprints.wandering().contains(vcpu), row.has_left());
         }
         for pcpu in PCPUS {
             prop_assert_eq!(footprints.last_ran(pcpu), last_ran.get(&pcpu).copied());
@@ -152,6 +154,6 @@ fn where_a_vcpu_without_a_row_ran_others_may_always_hold() {
     }
     assert_eq!(footprints.last_ran(PcpuId(2)), Some(VcpuId(2)));
     assert_eq!(footprints.last_ran(PcpuId(0)), None);
-    assert!(footprints.held().is_empty());
+    assert!(footprints.left_behind().is_empty());
     footprints.flushed_vm_on(PcpuId(u32::MAX));
 }

@@ -112,7 +112,7 @@ fn past_the_exact_limit_the_whole_footprint_is_taken() {
         footprints.left(vcpu);
         placement.set(vcpu, RunState::Preempted(PcpuId(vcpu.0 + 200)));
     }
-    for (targets, reached) in [(64, 64), (65, 100)] {
+    for (targets, reached) in [(16, 16), (17, 100)] {
         let ask = ask(Reach::Set(CpuSet::first(targets)));
         let plan = plan(&ask, VcpuId(99), &placement, &footprints, HostPolicy::Footprint);
         let Upgrade::Pcpus(pcpus) = plan.upgrade() else { panic!("pCPUs expected") };

@@ -70,6 +70,26 @@ fn extended_elements_name_large_pages_by_the_small_pages_inside() {
 }
 
 #[test]
+fn every_count_of_an_element_names_that_many_pages_and_one_more() {
+    let named = |flags: u64, element: u64| {
+        let input = [0, flags, 1, element];
+        let call = control(FLUSH_LIST, 0, 1);
+        let flush = decode(call, &input, &present(), &RULES).expect("legal");
+        flush.extents().next().expect("one element")
+    };
+    for count in 0..4096 {
+        assert_eq!(named(0b10, 0x7000 | count), range(0x7000, count + 1));
+    }
+    for count in 0..2048 {
+        assert_eq!(named(0b1010, 0x7000 | count), range(0x7000, count + 1));
+        let large = 0x40_0000 | 1 << 11 | count;
+        assert_eq!(named(0b1010, large), range(0x40_0000, (count + 1) << 9));
+        let huge = 0x8000_0000 | 3 << 11 | count;
+        assert_eq!(named(0b1010, huge), range(0x8000_0000, (count + 1) << 18));
+    }
+}
+
+#[test]
 fn a_sparse_set_names_banks_of_64() {
     let input = [0, 0b10, 0, 0b101, 1 << 63, 0b11];
     let flush = decode(control(FLUSH_SPACE_EX, 2, 0), &input, &present(), &RULES).expect("legal");

@@ -40,6 +40,22 @@ fn the_count_is_of_pages_after_the_first() {
 }
 
 #[test]
+fn every_count_names_that_many_pages_and_one_more() {
+    let rules = Rules { count_max: ExtraPages(u16::MAX), ..HOST };
+    for (bit, stride) in [(0, PageSize::Small), (1 << 31, PageSize::Large)] {
+        for count in 0..=u16::MAX {
+            let registers = Registers { rax: 0x7001, ecx: bit | u32::from(count), edx: 0 };
+            let pages = PageCount(u64::from(count) + 1);
+            let named = Extent::Range { start: Gva(0x7000), pages, stride };
+            assert_eq!(decode(registers, &rules).map(|ask| ask.extent), Ok(named));
+            let beyond = 0x7000 + pages.0 * stride.bytes();
+            assert!(named.covers(Gva(beyond - stride.bytes()), PageSize::Small));
+            assert!(!named.covers(Gva(beyond), PageSize::Small));
+        }
+    }
+}
+
+#[test]
 fn a_guest_reaches_its_own_asid_whatever_it_writes() {
     let rules = Rules::guest(Asid(9));
     for (rax, edx) in [(0xc, 0), (0x8, 0), (0x4, 0xffff), (0x0, 77)] {
