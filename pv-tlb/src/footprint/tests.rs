@@ -71,7 +71,8 @@ fn apply(footprints: &mut Footprints<[Footprint; VCPUS as usize]>, event: Event)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+    // PROPTEST_CASES may ask for more.
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(2_000)))]
 
     #[test]
     fn any_order_of_events_keeps_the_true_footprint_on_tracked_pcpus(

@@ -1,8 +1,8 @@
 //! Registers, operands and payloads of the instruction sets, to and from
-//! [`Invalidation`].
+//! [`Invalidation`](crate::invalidation::Invalidation).
 //!
 //! Pure functions: no state, no owner, no ordering. Decoders are fed by guests and
-//! answer every input, with an [`Invalidation`] or with the [`GuestFault`] that the
+//! answer every input, with an invalidation or with the [`GuestFault`] that the
 //! hardware would raise. Encoders are used by guests and tests; they refuse, with
 //! [`Unsayable`], what the instruction cannot say. What the manuals leave open, or
 //! what is not certain, is a switch in each module's rules.

@@ -235,7 +235,8 @@ fn history() -> impl Strategy<Value = Vec<Event>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2_000, ..ProptestConfig::default() })]
+    // PROPTEST_CASES may ask for more.
+    #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(2_000)))]
 
     #[test]
     fn no_history_makes_a_sound_policy_use_a_stale_entry(events in history()) {
