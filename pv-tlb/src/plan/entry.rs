@@ -73,8 +73,11 @@ fn reason<R: AsRef<[Footprint]> + AsMut<[Footprint]>>(
     let moved = row.and_then(Footprint::last) != Some(pcpu);
     let last_ran = footprints.last_ran(pcpu);
     if !policy.may_migrate() {
-        let first = row.is_some_and(|row| row.last().is_none()) && pcpu.0 < MAX_CPUS;
-        let kept = (!moved || first) && last_ran.is_none_or(|last| last == vcpu);
+        // Who else ran on a pCPU that is not tracked is unknown, so it counts as shared.
+        let tracked = pcpu.0 < MAX_CPUS;
+        let first = row.is_some_and(|row| row.last().is_none());
+        let alone = last_ran.is_none_or(|last| last == vcpu);
+        let kept = tracked && alone && (first || !moved);
         return if kept { EntryReason::Clean } else { EntryReason::PinBroken };
     }
     match policy.upgrade() {

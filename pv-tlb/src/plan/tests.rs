@@ -143,6 +143,9 @@ fn a_broken_pin_is_flushed_and_reported() {
     assert_eq!(entry(&footprints, 6, 7).reason, EntryReason::Clean);
     footprints.entered(VcpuId(2), PcpuId(1));
     assert_eq!(entry(&footprints, 1, 1), shared);
+    // Nobody can say who else ran on a pCPU that is not tracked.
+    footprints.entered(VcpuId(6), PcpuId(5000));
+    assert_eq!(entry(&footprints, 6, 5000), shared);
 }
 
 proptest! {

@@ -8,11 +8,13 @@
 
 use super::*;
 use crate::addr::{Gva, PageCount, PageSize};
+use crate::cpuset::MAX_CPUS;
 use crate::invalidation::Extent;
 use std::collections::BTreeSet;
 
 const VCPUS: usize = 3;
-const PCPUS: u32 = 3;
+/// The last one is too high to be tracked.
+const PCPUS: [u32; 4] = [0, 1, 2, 5000];
 const SHARED: u64 = 4096;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,7 +44,7 @@ enum Event {
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
-        4 => (0..VCPUS, 0..PCPUS).prop_map(|(v, p)| Event::Enter(v, p)),
+        4 => (0..VCPUS, 0..PCPUS.len()).prop_map(|(v, p)| Event::Enter(v, PCPUS[p])),
         2 => (0..VCPUS, 0..3_u8).prop_map(|(v, how)| Event::Leave(v, how)),
         3 => (0..VCPUS).prop_map(Event::ChangeOwn),
         1 => (0..VCPUS, 0..VCPUS).prop_map(|(v, w)| Event::ChangeTheirs(v, w)),
@@ -57,7 +59,7 @@ struct Machine {
     own: [u32; VCPUS],
     shared: u32,
     placement: Placement,
-    footprints: Footprints<[Footprint; VCPUS]>,
+    footprints: Footprints<Vec<Footprint>>,
     /// A flush that the vCPU does before it next runs.
     pending: [bool; VCPUS],
 }
@@ -67,7 +69,8 @@ struct Machine {
 struct Stale(usize, Entry);
 
 impl Machine {
-    fn new(policy: HostPolicy) -> Self {
+    /// A machine that keeps footprints of the first `rows` vCPUs.
+    fn new(policy: HostPolicy, rows: usize) -> Self {
         let mut placement = Placement::new();
         for vcpu in 0..VCPUS as u32 {
             placement.set(VcpuId(vcpu), RunState::InHost { mid_access: false });
@@ -78,7 +81,7 @@ impl Machine {
             own: [0; VCPUS],
             shared: 0,
             placement,
-            footprints: Footprints::new([Footprint::default(); VCPUS]),
+            footprints: Footprints::new(vec![Footprint::default(); rows]),
             pending: [false; VCPUS],
         }
     }
@@ -150,7 +153,7 @@ impl Machine {
                 pcpus.iter().for_each(|pcpu| self.flush(pcpu.0, initiator, extent));
             }
             Upgrade::Everywhere => {
-                (0..PCPUS).for_each(|pcpu| self.flush(pcpu, initiator, extent));
+                PCPUS.into_iter().for_each(|pcpu| self.flush(pcpu, initiator, extent));
             }
             Upgrade::AtReturn(vcpus) => {
                 vcpus.iter().for_each(|vcpu| self.footprints.owe(vcpu));
@@ -223,9 +226,9 @@ impl Machine {
     }
 
     fn footprints_cover_the_tlb(&self) -> bool {
-        self.tlb.iter().all(|entry| {
+        self.tlb.iter().filter(|entry| entry.pcpu < MAX_CPUS).all(|entry| {
             let row = self.footprints.of(VcpuId(entry.owner as u32));
-            row.is_some_and(|row| row.may_hold().contains(PcpuId(entry.pcpu)))
+            row.is_none_or(|row| row.may_hold().contains(PcpuId(entry.pcpu)))
         })
     }
 }
@@ -239,9 +242,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(ProptestConfig::default().cases.max(2_000)))]
 
     #[test]
-    fn no_history_makes_a_sound_policy_use_a_stale_entry(events in history()) {
+    fn no_history_makes_a_sound_policy_use_a_stale_entry(
+        events in history(), rows in 2..=VCPUS,
+    ) {
         for policy in HostPolicy::ALL.into_iter().filter(|policy| policy.is_sound()) {
-            let mut machine = Machine::new(policy);
+            let mut machine = Machine::new(policy, rows);
             for event in &events {
                 if let Err(stale) = machine.step(*event) {
                     prop_assert!(false, "{policy}: {event:?}: {stale:?}");
@@ -253,7 +258,7 @@ proptest! {
 }
 
 fn outcome(policy: HostPolicy, events: &[Event]) -> Result<(), Stale> {
-    let mut machine = Machine::new(policy);
+    let mut machine = Machine::new(policy, VCPUS);
     events.iter().try_for_each(|event| machine.step(*event))
 }
 
