@@ -11,9 +11,13 @@ pub mod abi;
 pub mod ack;
 pub mod addr;
 pub mod cpuset;
+pub mod footprint;
 pub mod id;
 pub mod invalidation;
+pub mod isa;
 pub mod pending;
+pub mod placement;
+pub mod plan;
 pub mod shootdown;
 mod sync;
 

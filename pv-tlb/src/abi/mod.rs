@@ -5,5 +5,6 @@
 
 pub mod debug_exit;
 pub mod doorbell;
+pub mod hyperv;
 pub mod kvm;
 pub mod stress;
