@@ -60,8 +60,8 @@ pub struct Settings {
     pub rounds: u32,
     /// vCPUs that flush; the others read. `None`: all.
     pub initiators: Option<u32>,
-    /// Targets of a flush. `None`: all other vCPUs of the address space.
-    pub targets: Option<u32>,
+    /// Time slices that vCPU threads asked for, in microseconds. `None`: default.
+    pub slice_us: Option<u64>,
     /// Address spaces.
     pub address_spaces: u32,
     /// Least pause between two shootdowns of one vCPU, in microseconds.
@@ -73,6 +73,8 @@ pub struct Settings {
 pub struct Step {
     /// vCPUs.
     pub vcpus: u32,
+    /// Targets of a flush. `None`: all other vCPUs of the address space.
+    pub targets: Option<u32>,
     /// Mode.
     pub mode: String,
     /// How targets counted as flushed, where the monitor flushed.

@@ -52,6 +52,10 @@ pub struct GuestArgs {
     /// Pin vCPU threads: pCPUs for all (0-1), or vCPU:pCPU pairs (0:0,1:1)
     #[arg(long, value_name = "PINS", conflicts_with = "pcpus")]
     pub pin: Option<String>,
+    /// Time slices that vCPU threads ask for, as 20ms: fewer preemptions, longer waits
+    /// for a pCPU [default: the kernel's]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub slice: Option<Duration>,
     /// When a doorbell target counts as flushed
     #[arg(long, default_value = "auto", value_name = "auto|ack|preempted|membarrier")]
     pub completion: CompletionChoice,
@@ -88,9 +92,10 @@ pub struct StressArgs {
     /// vCPUs that flush; the others read and verify [default: all]
     #[arg(long, value_name = "N", value_parser = vcpus)]
     pub initiators: Option<u32>,
-    /// Targets of each flush: the first N+1 vCPUs share an address space [default: all]
-    #[arg(long, value_name = "N", value_parser = vcpus)]
-    pub targets: Option<u32>,
+    /// Targets of each flush, one row of the table each: the first N+1 vCPUs share an
+    /// address space, the others are busy in their own [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "N,N,…", value_parser = vcpus)]
+    pub targets: Vec<u32>,
     /// Address spaces, vCPUs dealt out in turn [default: 1, for mprotect 4]
     #[arg(long, value_name = "N", value_parser = vcpus)]
     pub address_spaces: Option<u32>,

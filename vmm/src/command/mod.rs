@@ -42,7 +42,7 @@ fn pins(args: &GuestArgs, vcpus: u32) -> Result<Pins, Error> {
             "Pin names vCPU {}, expected less than {vcpus} (the number of vCPUs)",
             id.0
         ))),
-        _ => Ok(pins),
+        _ => Ok(pins.with_slice(args.slice)),
     }
 }
 

@@ -21,7 +21,7 @@ use crate::probe::Probe;
 use crate::stress::mode::Mode;
 use crate::stress::render;
 use crate::stress::step::Recipe;
-use crate::stress::sweep::{Sweep, Swept, judge};
+use crate::stress::sweep::{Row, Sweep, Swept, judge};
 
 /// Test pages of each vCPU.
 const PAGES_PER_VCPU: u32 = 8;
@@ -77,7 +77,7 @@ fn sweep(
         Workload::Remap | Workload::Unmap => 1,
     });
     Ok(Sweep {
-        vcpus: args.cpus.clone(),
+        rows: rows(args)?,
         modes: modes.to_vec(),
         rounds: args.rounds,
         controls: !args.no_controls,
@@ -89,7 +89,6 @@ fn sweep(
             algorithm_cpl: args.guest.algorithm_cpl,
             mms: address_spaces,
             initiators: args.initiators,
-            targets: args.targets,
             gap: args.gap,
             length: Duration::from_secs_f64(args.seconds),
             max_shootdowns: args.max_shootdowns,
@@ -103,6 +102,23 @@ fn sweep(
     })
 }
 
+/// One row for each number of vCPUs, or for each number of targets that it has.
+fn rows(args: &StressArgs) -> Result<Vec<Row>, Error> {
+    if args.targets.is_empty() {
+        return Ok(args.cpus.iter().map(|vcpus| Row { vcpus: *vcpus, targets: None }).collect());
+    }
+    let possible = |vcpus: u32| args.targets.iter().copied().filter(move |t| *t < vcpus);
+    let row = |vcpus: u32| possible(vcpus).map(move |t| Row { vcpus, targets: Some(t) });
+    let rows: Vec<Row> = args.cpus.iter().copied().flat_map(row).collect();
+    match rows.is_empty() {
+        false => Ok(rows),
+        true => Err(Error::Usage(format!(
+            "Targets {:?} leave no row, expected fewer targets than vCPUs ({:?})",
+            args.targets, args.cpus
+        ))),
+    }
+}
+
 fn report(
     args: &StressArgs,
     sweep: &Sweep,
@@ -112,7 +128,7 @@ fn report(
 ) -> StressReport {
     let recipe = &sweep.recipe;
     let (verdict, reason) = judge(swept);
-    let most = sweep.vcpus.iter().copied().max().unwrap_or(1);
+    let most = sweep.rows.iter().map(|row| row.vcpus).max().unwrap_or(1);
     StressReport {
         schema: SCHEMA.to_owned(),
         command: std::env::args().collect(),
@@ -130,7 +146,10 @@ fn report(
             seconds: args.seconds,
             rounds: sweep.rounds,
             initiators: recipe.initiators,
-            targets: recipe.targets,
+            slice_us: recipe
+                .pins
+                .slice()
+                .map(|slice| u64::try_from(slice.as_micros()).unwrap_or(u64::MAX)),
             address_spaces: recipe.mms,
             gap_us: u64::try_from(recipe.gap.as_micros()).unwrap_or(u64::MAX),
         },

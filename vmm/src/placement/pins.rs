@@ -1,22 +1,25 @@
-//! Where vCPU threads may run: `--pin` and `--pcpus`.
+//! Where vCPU threads may run, and for how long at a time: `--pin`, `--pcpus` and
+//! `--slice`.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use pv_tlb::id::{PcpuId, VcpuId};
 
-/// Allowed pCPUs of each vCPU thread.
+/// Allowed pCPUs of each vCPU thread, and the time slices they ask for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pins {
     /// For every vCPU that `own` does not name.
     all: BTreeSet<PcpuId>,
     own: BTreeMap<VcpuId, PcpuId>,
+    slice: Option<Duration>,
 }
 
 impl Pins {
     /// Every vCPU may run on each of `pcpus`.
     #[must_use]
     pub fn anywhere_in(pcpus: BTreeSet<PcpuId>) -> Self {
-        Self { all: pcpus, own: BTreeMap::new() }
+        Self { all: pcpus, own: BTreeMap::new(), slice: None }
     }
 
     /// Reads `--pin`: a list of pCPUs and ranges for all vCPUs ("0-1,3"), or
@@ -44,8 +47,8 @@ impl Pins {
         }
         match (all.is_empty(), own.is_empty()) {
             (false, false) => Err(format!("Pin {text:?} mixes pCPU lists and vCPU:pCPU pairs")),
-            (true, _) => Self { all: allowed.clone(), own }.checked(allowed),
-            (false, true) => Self { all, own }.checked(allowed),
+            (true, _) => Self { all: allowed.clone(), own, slice: None }.checked(allowed),
+            (false, true) => Self { all, own, slice: None }.checked(allowed),
         }
     }
 
@@ -64,6 +67,18 @@ impl Pins {
             )),
             Err(_) => Self::parse(text, allowed),
         }
+    }
+
+    /// The same, with threads that ask for slices of this length.
+    #[must_use]
+    pub fn with_slice(self, slice: Option<Duration>) -> Self {
+        Self { slice, ..self }
+    }
+
+    /// The slices that vCPU threads ask for; `None` for the kernel's default.
+    #[must_use]
+    pub fn slice(&self) -> Option<Duration> {
+        self.slice
     }
 
     /// The pCPUs of one vCPU thread.

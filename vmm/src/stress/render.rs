@@ -129,19 +129,28 @@ fn grid(steps: &[Step], columns: &[&str], cell: impl Fn(&Step) -> Vec<String>) -
             header.push(if column.is_empty() { (*mode).to_owned() } else { (*column).to_owned() });
         }
     }
-    let mut counts: Vec<u32> = steps.iter().map(|s| s.vcpus).collect();
-    counts.dedup();
-    let row = |vcpus: &u32| {
-        let mut row = vec![vcpus.to_string()];
+    let mut rows: Vec<(u32, Option<u32>)> = steps.iter().map(key).collect();
+    rows.dedup();
+    let row = |wanted: &(u32, Option<u32>)| {
+        let mut row = vec![label(*wanted)];
         for mode in &modes {
-            match steps.iter().find(|s| s.vcpus == *vcpus && s.mode == *mode) {
+            match steps.iter().find(|s| key(s) == *wanted && s.mode == *mode) {
                 Some(step) => row.extend(cell(step)),
                 None => row.extend(columns.iter().map(|_| "-".to_owned())),
             }
         }
         row
     };
-    table("r", &header, &counts.iter().map(row).collect::<Vec<_>>())
+    table("r", &header, &rows.iter().map(row).collect::<Vec<_>>())
+}
+
+/// What tells a step's row from others.
+fn key(step: &Step) -> (u32, Option<u32>) {
+    (step.vcpus, step.targets)
+}
+
+fn label((vcpus, targets): (u32, Option<u32>)) -> String {
+    targets.map_or_else(|| vcpus.to_string(), |targets| format!("{vcpus}, {targets} targets"))
 }
 
 fn ratio(step: &Step) -> String {
@@ -190,7 +199,7 @@ fn guests(steps: &[Step]) -> String {
     let rows = steps.iter().map(|s| {
         vec![
             s.mode.clone(),
-            s.vcpus.to_string(),
+            label(key(s)),
             thousands(s.guest.shootdowns),
             per(s.guest.ipis_sent, s.guest.shootdowns),
             per(s.monitor.port_exits, s.guest.shootdowns),
@@ -225,7 +234,7 @@ fn monitor(steps: &[Step]) -> Option<String> {
             let each = |n: u64| per(n, m.doorbells);
             vec![
                 s.mode.clone(),
-                s.vcpus.to_string(),
+                label(key(s)),
                 thousands(m.doorbells),
                 each(m.kicked),
                 each(m.coalesced),
@@ -294,7 +303,8 @@ pub fn ktap(report: &StressReport) -> String {
         }
     }
     for step in &report.steps {
-        let name = format!("{}_{}_vcpus", step.mode, step.vcpus);
+        let targets = step.targets.map(|n| format!("_{n}_targets")).unwrap_or_default();
+        let name = format!("{}_{}_vcpus{targets}", step.mode, step.vcpus);
         let note = format!(
             " # {} violations in {} shootdowns",
             step.guest.violations, step.guest.shootdowns

@@ -27,6 +27,15 @@ use crate::vcpu::run_loop::Failure;
 const GRACE_PER_VCPU: Duration = Duration::from_secs(2);
 const GRACE: Duration = Duration::from_secs(20);
 
+/// One row of a sweep.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// Number of vCPUs.
+    pub vcpus: u32,
+    /// Targets of a flush; `None` for all others of the address space.
+    pub targets: Option<u32>,
+}
+
 /// What all rounds of a sweep have in recipe.
 #[derive(Clone, Debug)]
 pub struct Recipe {
@@ -44,8 +53,6 @@ pub struct Recipe {
     pub mms: u32,
     /// vCPUs that flush; `None` for all.
     pub initiators: Option<u32>,
-    /// Targets of a flush; `None` for all others of the address space.
-    pub targets: Option<u32>,
     /// Least pause between two shootdowns.
     pub gap: Duration,
     /// Length of a round.
@@ -86,7 +93,8 @@ impl Recipe {
         Completion::new(mode.completion.unwrap_or(self.completion), self.reports_preemption)
     }
 
-    fn params(&self, vcpus: u32, mode: Mode) -> BootParams {
+    fn params(&self, row: Row, mode: Mode) -> BootParams {
+        let vcpus = row.vcpus;
         let khz = u128::from(self.tsc_khz);
         let ticks = |d: Duration| (d.as_nanos() * khz / 1_000_000) as u64;
         BootParams {
@@ -97,7 +105,7 @@ impl Recipe {
             algorithm_cpl: self.algorithm_cpl,
             mms: self.mms.min(vcpus),
             initiators: self.initiators.unwrap_or(vcpus).min(vcpus),
-            targets: self.targets.unwrap_or(0),
+            targets: row.targets.unwrap_or(0),
             pages_per_vcpu: self.pages_per_vcpu,
             full_flush_ceiling: 33,
             duration_ticks: ticks(self.length),
@@ -115,16 +123,17 @@ impl Recipe {
 pub fn run(
     system: &System,
     recipe: &Recipe,
-    vcpus: u32,
+    row: Row,
     mode: Mode,
     signals: &EndSignals,
 ) -> Result<Outcome, Error> {
+    let vcpus = row.vcpus;
     let config = MachineConfig {
         vcpus,
         memory_bytes: recipe.memory_bytes,
         offered: mode.offered(),
         kernel: Kernel::Embedded,
-        params: recipe.params(vcpus, mode),
+        params: recipe.params(row, mode),
         pins: recipe.pins.clone(),
         console: ConsoleTarget::Off,
         completion: recipe.completion(mode),

@@ -12,6 +12,7 @@ use pvtlb_api::stress::{Control, GuestCounts, Step};
 
 use super::gather::{self, Gathered, gather, monitor_counts, summary};
 use super::mode::Mode;
+pub use super::step::Row;
 use super::step::{self, Recipe};
 use crate::boot::Offered;
 use crate::error::Error;
@@ -29,8 +30,8 @@ const CONTROL_VCPUS: u32 = 2;
 /// What to sweep.
 #[derive(Clone, Debug)]
 pub struct Sweep {
-    /// Numbers of vCPUs, in the order of the table.
-    pub vcpus: Vec<u32>,
+    /// Rows, in the order of the table.
+    pub rows: Vec<Row>,
     /// Modes, in the order of the table; controls among them run as controls.
     pub modes: Vec<Mode>,
     /// Rounds of each step.
@@ -75,8 +76,8 @@ impl Sweep {
             swept.controls.push(self.control(system, signals, strategy)?);
             progress.inc(1);
         }
-        for vcpus in &self.vcpus {
-            self.row(system, signals, *vcpus, progress, &mut swept.steps)?;
+        for row in &self.rows {
+            self.row(system, signals, *row, progress, &mut swept.steps)?;
         }
         Ok(())
     }
@@ -93,7 +94,7 @@ impl Sweep {
 
     fn progress(&self) -> ProgressBar {
         let rounds =
-            self.vcpus.len() as u64 * self.measured().count() as u64 * u64::from(self.rounds);
+            self.rows.len() as u64 * self.measured().count() as u64 * u64::from(self.rounds);
         // Standard error: drawn only if it is a terminal.
         let target = ProgressDrawTarget::stderr();
         let bar = ProgressBar::with_draw_target(
@@ -111,7 +112,7 @@ impl Sweep {
         &self,
         system: &System,
         signals: &EndSignals,
-        vcpus: u32,
+        row: Row,
         progress: &ProgressBar,
         steps: &mut Vec<Step>,
     ) -> Result<(), Error> {
@@ -120,12 +121,13 @@ impl Sweep {
         'rounds: for round in 0..self.rounds {
             for column in &mut columns {
                 progress.set_message(format!(
-                    "{vcpus} vCPUs, {}, round {}/{}",
+                    "{} vCPUs, {}, round {}/{}",
+                    row.vcpus,
                     column.mode,
                     round + 1,
                     self.rounds
                 ));
-                match self.round(system, signals, vcpus, column.mode) {
+                match self.round(system, signals, row, column.mode) {
                     Ok(gathered) => column.add(gathered),
                     Err(error) => {
                         result = Err(error);
@@ -136,14 +138,15 @@ impl Sweep {
             }
         }
         let done = columns.into_iter().filter(|column| !column.rounds.is_empty());
-        let mut row: Vec<Step> = done.map(|column| column.step(vcpus, &self.recipe)).collect();
+        let mut steps_of_row: Vec<Step> =
+            done.map(|column| column.step(row, &self.recipe)).collect();
         let ipi = Mode::from(Strategy::Ipi).to_string();
-        let base = row.iter().find(|s| s.mode == ipi).map(|s| s.shootdowns_per_second);
-        for step in &mut row {
+        let base = steps_of_row.iter().find(|s| s.mode == ipi).map(|s| s.shootdowns_per_second);
+        for step in &mut steps_of_row {
             step.ratio_to_ipi =
                 base.filter(|base| *base > 0.0).map(|base| step.shootdowns_per_second / base);
         }
-        steps.append(&mut row);
+        steps.append(&mut steps_of_row);
         result
     }
 
@@ -151,10 +154,11 @@ impl Sweep {
         &self,
         system: &System,
         signals: &EndSignals,
-        vcpus: u32,
+        row: Row,
         mode: Mode,
     ) -> Result<Gathered, Error> {
-        let outcome = step::run(system, &self.recipe, vcpus, mode, signals)?;
+        let outcome = step::run(system, &self.recipe, row, mode, signals)?;
+        let vcpus = row.vcpus;
         let gathered = gather(&outcome);
         match (outcome.verdict, gathered.guest.violations) {
             (GuestVerdict::Pass, 0) | (GuestVerdict::Fail, 1..) => Ok(gathered),
@@ -197,11 +201,11 @@ impl Sweep {
             workload: Workload::Remap,
             mms: 1,
             initiators: None,
-            targets: None,
             gap: Duration::ZERO,
             ..self.recipe.clone()
         };
-        let gathered = gather(&step::run(system, &recipe, vcpus, mode, signals)?);
+        let gathered =
+            gather(&step::run(system, &recipe, Row { vcpus, targets: None }, mode, signals)?);
         control.shootdowns = gathered.guest.shootdowns;
         control.violations = gathered.guest.violations;
         control.example = gathered.violations.into_iter().next();
@@ -228,7 +232,7 @@ impl Column {
         self.rounds.push(round);
     }
 
-    fn step(self, vcpus: u32, recipe: &Recipe) -> Step {
+    fn step(self, row: Row, recipe: &Recipe) -> Step {
         let mut latency = LatencyNs::default();
         let mut unstolen = LatencyNs::default();
         let mut guest = GuestCounts::default();
@@ -245,7 +249,8 @@ impl Column {
         let longest = self.rounds.iter().map(|r| r.round.latency.max_ns).max().unwrap_or(0);
         let doorbell = self.mode.offered() == Offered::Doorbell;
         Step {
-            vcpus,
+            vcpus: row.vcpus,
+            targets: row.targets,
             mode: self.mode.to_string(),
             completion: doorbell.then(|| recipe.completion(self.mode).name().to_owned()),
             shootdowns_per_second: median(&mut rates),

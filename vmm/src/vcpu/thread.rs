@@ -93,10 +93,12 @@ impl Drop for Running {
 
 fn spawn(mut vcpu: Vcpu, shared: Arc<Shared>, pins: &Pins) -> kvm::Result<JoinHandle<VcpuMetrics>> {
     let VcpuId(id) = vcpu.id();
-    let pcpus = pins.of(vcpu.id());
+    let (pcpus, slice) = (pins.of(vcpu.id()), pins.slice());
     let body = move || {
         let farewell = Farewell(Arc::clone(&shared));
-        if let Err(error) = affinity::restrict(&pcpus) {
+        let scheduled =
+            affinity::restrict(&pcpus).and_then(|()| slice.map_or(Ok(()), affinity::request_slice));
+        if let Err(error) = scheduled {
             farewell.0.send(Event::Failed(error.into()));
             return VcpuMetrics::default();
         }
