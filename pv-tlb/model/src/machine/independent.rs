@@ -1,0 +1,148 @@
+//! Which steps commute.
+//!
+//! Pure. A step is described by what it reads and writes; two steps commute if
+//! neither writes what the other touches. Whatever is not described here in detail
+//! touches everything, which is always right.
+
+use pv_tlb::plan::UpgradeRule;
+
+use super::state::State;
+use super::{Hardware, Machine, Step};
+use crate::program::{HOST, Micro};
+use crate::scenario::{Fills, MAX_PCPUS, MAX_VCPUS};
+
+/// Parts of a state, as bits.
+mod part {
+    pub(super) const ALL: u64 = u64::MAX;
+    pub(super) const TLBS: u64 = 0xf;
+    pub(super) const OPEN: u64 = 0xf << 4;
+    pub(super) const VCPUS: u64 = 0xf << 8;
+    pub(super) const REFERENCE: u64 = 0xf << 12;
+    pub(super) const REFERENCE_OPEN: u64 = 0xf << 16;
+    pub(super) const INTERRUPTS: u64 = 0xf << 20;
+    pub(super) const PAGE_TABLES: u64 = 1 << 24;
+    pub(super) const FRAMES: u64 = 1 << 25;
+    pub(super) const MARKS: u64 = 1 << 26;
+    pub(super) const QUIRKS: u64 = 1 << 27;
+
+    pub(super) const fn tlb(pcpu: usize) -> u64 {
+        1 << pcpu
+    }
+    pub(super) const fn open(pcpu: usize) -> u64 {
+        1 << (4 + pcpu)
+    }
+    pub(super) const fn vcpu(vcpu: usize) -> u64 {
+        1 << (8 + vcpu)
+    }
+    pub(super) const fn reference(vcpu: usize) -> u64 {
+        1 << (12 + vcpu)
+    }
+    pub(super) const fn reference_open(vcpu: usize) -> u64 {
+        1 << (16 + vcpu)
+    }
+    pub(super) const fn interrupts(vcpu: usize) -> u64 {
+        1 << (20 + vcpu)
+    }
+}
+
+// The parts have four bits per kind of CPU.
+const _: () = assert!(MAX_PCPUS <= 4 && MAX_VCPUS <= 4);
+
+#[derive(Clone, Copy)]
+struct Touches {
+    reads: u64,
+    writes: u64,
+}
+
+const EVERYTHING: Touches = Touches { reads: part::ALL, writes: part::ALL };
+
+/// True if the two steps, both enabled in `state`, commute.
+pub(super) fn commute(machine: &Machine<'_>, state: &State, one: Step, other: Step) -> bool {
+    if machine.hardware == Hardware::Literal || machine.program.fills == Fills::Demand {
+        return false;
+    }
+    let (Some(first), Some(second)) = (actor(one), actor(other)) else { return false };
+    if first == second {
+        return false;
+    }
+    let one = touches(machine, state, first, one);
+    let other = touches(machine, state, second, other);
+    one.writes & (other.reads | other.writes) == 0 && other.writes & one.reads == 0
+}
+
+/// The vCPU (or host) that a step belongs to; `None` if it is not described here.
+fn actor(step: Step) -> Option<usize> {
+    match step {
+        Step::Op { actor, .. } if usize::from(actor) != HOST => Some(actor.into()),
+        Step::Interrupt { target, .. } => Some(target.into()),
+        _ => None,
+    }
+}
+
+fn touches(machine: &Machine<'_>, state: &State, vcpu: usize, step: Step) -> Touches {
+    let pcpu = usize::from(state.vcpus[vcpu].pcpu);
+    if let Step::Interrupt { target, .. } = step {
+        let target = usize::from(target);
+        let flush = part::TLBS | part::OPEN | part::QUIRKS | part::interrupts(target);
+        let reference = part::REFERENCE | part::REFERENCE_OPEN;
+        return Touches { reads: part::VCPUS | part::PAGE_TABLES, writes: flush | reference };
+    }
+    let Some(instruction) = state.next(machine.program, vcpu) else { return EVERYTHING };
+    if ends_the_run(machine, state, vcpu) {
+        return EVERYTHING;
+    }
+    let own = part::vcpu(vcpu);
+    let seen = part::tlb(pcpu) | part::reference(vcpu) | part::FRAMES | own;
+    match instruction.micro {
+        Micro::Access(..) => Touches { reads: seen, writes: 0 },
+        Micro::Begin(..) | Micro::Finish => Touches { reads: seen, writes: own },
+        Micro::Store { .. } => Touches {
+            reads: part::VCPUS,
+            writes: part::PAGE_TABLES
+                | part::FRAMES
+                | part::TLBS
+                | part::OPEN
+                | part::REFERENCE
+                | part::REFERENCE_OPEN,
+        },
+        Micro::FlushLocal(_) => flush_local(machine, vcpu, pcpu),
+        Micro::Sync(_) => Touches {
+            reads: part::VCPUS,
+            writes: part::TLBS
+                | part::open(pcpu)
+                | part::REFERENCE
+                | part::reference_open(vcpu)
+                | part::QUIRKS,
+        },
+        Micro::SendIpi(target, _) => {
+            Touches { reads: own, writes: part::interrupts(target.into()) }
+        }
+        Micro::Wait => Touches { reads: own | part::INTERRUPTS, writes: 0 },
+        Micro::Set(_) => Touches { reads: own, writes: part::MARKS },
+        Micro::Await(_) => Touches { reads: own | part::MARKS, writes: 0 },
+        Micro::Free(_) | Micro::Freeze(_) => Touches { reads: own, writes: part::FRAMES },
+        _ => EVERYTHING,
+    }
+}
+
+fn flush_local(machine: &Machine<'_>, vcpu: usize, pcpu: usize) -> Touches {
+    if machine.program.policy.upgrade() != UpgradeRule::Never {
+        return EVERYTHING;
+    }
+    let reads = part::vcpu(vcpu) | part::PAGE_TABLES;
+    let writes = if machine.program.isa.local_flush_is_synchronous() {
+        part::tlb(pcpu) | part::OPEN | part::reference(vcpu) | part::REFERENCE_OPEN
+    } else {
+        part::tlb(pcpu) | part::open(pcpu) | part::reference(vcpu) | part::reference_open(vcpu)
+    };
+    Touches { reads, writes: writes | part::QUIRKS }
+}
+
+/// True if the actor's instruction may be the very last one, after which nothing
+/// that commutes with it would be looked at.
+fn ends_the_run(machine: &Machine<'_>, state: &State, actor: usize) -> bool {
+    let phases = &machine.program.phases;
+    let phase = usize::from(state.phase);
+    let length = phases[phase].actors[actor].len();
+    phase + 1 == phases.len() && usize::from(state.counter[actor]) + 1 == length
+}
