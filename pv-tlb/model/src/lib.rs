@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 pub mod explore;
+pub mod generate;
 pub mod machine;
 pub mod program;
 pub mod run;

@@ -127,6 +127,15 @@ impl Program {
         if self.has(Dial::DeviceDeaf) { self.pcpus - self.devices } else { self.pcpus }
     }
 
+    /// `v0`, or `d0` for a device.
+    #[must_use]
+    pub fn vcpu_name(&self, vcpu: usize) -> String {
+        match vcpu.checked_sub(self.vcpus - self.devices) {
+            Some(device) => format!("d{device}"),
+            None => format!("v{vcpu}"),
+        }
+    }
+
     /// What entry number `entry` of a TLB is, for people: `X->F (asid 5)`.
     #[must_use]
     pub fn describe(&self, translation: usize) -> &str {

@@ -72,29 +72,36 @@ impl Fault {
     #[must_use]
     pub fn explain(self, program: &Program) -> String {
         let name = |translation: u8| program.describe(translation.into());
+        let who = |vcpu: u8| program.vcpu_name(vcpu.into());
         match self {
             Self::NotOnBareMetal { vcpu, translation } => format!(
-                "v{vcpu} can use {}, which it was told is gone: on a CPU of its own it could not",
+                "{} can use {}, which it was told is gone: on a CPU of its own it could not",
+                who(vcpu),
                 name(translation)
             ),
             Self::Freed { vcpu, translation } => {
-                format!("v{vcpu} can use {} although its frame was freed", name(translation))
+                format!("{} can use {} although its frame was freed", who(vcpu), name(translation))
             }
             Self::Frozen { vcpu, translation } => format!(
-                "v{vcpu} can write through {} although the frame's contents are relied on",
+                "{} can write through {} although the frame's contents are relied on",
+                who(vcpu),
                 name(translation)
             ),
             Self::MustFault { vcpu, translation } => {
-                format!("v{vcpu} can use {} where it must fault", name(translation))
+                format!("{} can use {} where it must fault", who(vcpu), name(translation))
             }
             Self::WrongFrame { vcpu, translation } => {
-                format!("v{vcpu} can use {} where it must reach another frame", name(translation))
+                format!(
+                    "{} can use {} where it must reach another frame",
+                    who(vcpu),
+                    name(translation)
+                )
             }
             Self::Unmapped { vcpu } => {
-                format!("v{vcpu} faults where a translation is in place")
+                format!("{} faults where a translation is in place", who(vcpu))
             }
             Self::Undefined { vcpu } => {
-                format!("v{vcpu} takes #UD on an instruction that CPUID offers")
+                format!("{} takes #UD on an instruction that CPUID offers", who(vcpu))
             }
         }
     }

@@ -24,6 +24,7 @@ mod part {
     pub(super) const FRAMES: u64 = 1 << 25;
     pub(super) const MARKS: u64 = 1 << 26;
     pub(super) const QUIRKS: u64 = 1 << 27;
+    pub(super) const PLACES: u64 = 1 << 28;
 
     pub(super) const fn tlb(pcpu: usize) -> u64 {
         1 << pcpu
@@ -70,32 +71,62 @@ pub(super) fn commute(machine: &Machine<'_>, state: &State, one: Step, other: St
     one.writes & (other.reads | other.writes) == 0 && other.writes & one.reads == 0
 }
 
-/// The vCPU (or host) that a step belongs to; `None` if it is not described here.
+/// Whose step it is; `None` if it is not described here.
 fn actor(step: Step) -> Option<usize> {
     match step {
-        Step::Op { actor, .. } if usize::from(actor) != HOST => Some(actor.into()),
+        Step::Op { actor, .. } => Some(actor.into()),
         Step::Interrupt { target, .. } => Some(target.into()),
+        // The host's moves of one vCPU follow each other; with the vCPU's own steps
+        // they conflict by what they write.
+        Step::Free(Micro::Exit(vcpu) | Micro::Load(vcpu, _)) => Some(HOST + 1 + usize::from(vcpu)),
         _ => None,
     }
 }
 
-fn touches(machine: &Machine<'_>, state: &State, vcpu: usize, step: Step) -> Touches {
+fn touches(machine: &Machine<'_>, state: &State, actor: usize, step: Step) -> Touches {
+    let micro = match step {
+        Step::Interrupt { target, .. } => return interrupt(target.into()),
+        Step::Free(micro) => micro,
+        _ => match state.next(machine.program, actor) {
+            Some(next) if !ends_the_run(machine, state, actor) => next.micro,
+            _ => return EVERYTHING,
+        },
+    };
+    match micro {
+        Micro::Exit(vcpu) => exit(machine, state, vcpu.into()),
+        Micro::Load(vcpu, pcpu) if !machine.program.uses_flag => Touches {
+            reads: part::VCPUS | part::PAGE_TABLES,
+            // The policy may drop entries and so shorten everybody's footprint.
+            writes: part::tlb(pcpu.into()) | part::OPEN | part::vcpu(vcpu.into()) | part::PLACES,
+        },
+        _ if actor < HOST => guest(machine, state, actor, micro),
+        _ => EVERYTHING,
+    }
+}
+
+fn interrupt(target: usize) -> Touches {
+    let flush = part::TLBS | part::OPEN | part::QUIRKS | part::interrupts(target);
+    let reference = part::REFERENCE | part::REFERENCE_OPEN;
+    Touches { reads: part::VCPUS | part::PAGE_TABLES, writes: flush | reference }
+}
+
+fn exit(machine: &Machine<'_>, state: &State, vcpu: usize) -> Touches {
     let pcpu = usize::from(state.vcpus[vcpu].pcpu);
-    if let Step::Interrupt { target, .. } = step {
-        let target = usize::from(target);
-        let flush = part::TLBS | part::OPEN | part::QUIRKS | part::interrupts(target);
-        let reference = part::REFERENCE | part::REFERENCE_OPEN;
-        return Touches { reads: part::VCPUS | part::PAGE_TABLES, writes: flush | reference };
-    }
-    let Some(instruction) = state.next(machine.program, vcpu) else { return EVERYTHING };
-    if ends_the_run(machine, state, vcpu) {
-        return EVERYTHING;
-    }
+    let drained = part::TLBS | part::open(pcpu);
+    let writes = part::vcpu(vcpu) | if machine.program.drains() { drained } else { 0 };
+    Touches { reads: part::VCPUS, writes }
+}
+
+fn guest(machine: &Machine<'_>, state: &State, vcpu: usize, micro: Micro) -> Touches {
+    let pcpu = usize::from(state.vcpus[vcpu].pcpu);
     let own = part::vcpu(vcpu);
     let seen = part::tlb(pcpu) | part::reference(vcpu) | part::FRAMES | own;
-    match instruction.micro {
+    let writes = |writes: u64| Touches { reads: own, writes };
+    match micro {
         Micro::Access(..) => Touches { reads: seen, writes: 0 },
         Micro::Begin(..) | Micro::Finish => Touches { reads: seen, writes: own },
+        // What becomes invalid leaves every TLB as it is.
+        Micro::Store { set: 0, .. } => writes(part::PAGE_TABLES),
         Micro::Store { .. } => Touches {
             reads: part::VCPUS,
             writes: part::PAGE_TABLES
@@ -114,28 +145,31 @@ fn touches(machine: &Machine<'_>, state: &State, vcpu: usize, step: Step) -> Tou
                 | part::reference_open(vcpu)
                 | part::QUIRKS,
         },
-        Micro::SendIpi(target, _) => {
-            Touches { reads: own, writes: part::interrupts(target.into()) }
-        }
+        Micro::SendIpi(target, _) => writes(part::interrupts(target.into())),
         Micro::Wait => Touches { reads: own | part::INTERRUPTS, writes: 0 },
-        Micro::Set(_) => Touches { reads: own, writes: part::MARKS },
+        Micro::Set(_) => writes(part::MARKS),
         Micro::Await(_) => Touches { reads: own | part::MARKS, writes: 0 },
-        Micro::Free(_) | Micro::Freeze(_) => Touches { reads: own, writes: part::FRAMES },
+        Micro::Free(_) | Micro::Freeze(_) => writes(part::FRAMES),
         _ => EVERYTHING,
     }
 }
 
 fn flush_local(machine: &Machine<'_>, vcpu: usize, pcpu: usize) -> Touches {
-    if machine.program.policy.upgrade() != UpgradeRule::Never {
-        return EVERYTHING;
+    let open = part::open(pcpu) | part::reference_open(vcpu) | part::QUIRKS;
+    let reference = part::reference(vcpu) | part::REFERENCE_OPEN;
+    let reads = part::vcpu(vcpu) | part::reference(vcpu) | part::PAGE_TABLES;
+    let is_synchronous = machine.program.isa.local_flush_is_synchronous();
+    match machine.program.policy.upgrade() {
+        UpgradeRule::Never if is_synchronous => {
+            Touches { reads, writes: part::tlb(pcpu) | part::OPEN | reference | part::QUIRKS }
+        }
+        UpgradeRule::Never => Touches { reads: reads | part::tlb(pcpu), writes: open },
+        // Which entries may be refilled at once depends on who is live elsewhere.
+        UpgradeRule::Everywhere if !is_synchronous => {
+            Touches { reads: reads | part::TLBS | part::VCPUS, writes: open }
+        }
+        _ => EVERYTHING,
     }
-    let reads = part::vcpu(vcpu) | part::PAGE_TABLES;
-    let writes = if machine.program.isa.local_flush_is_synchronous() {
-        part::tlb(pcpu) | part::OPEN | part::reference(vcpu) | part::REFERENCE_OPEN
-    } else {
-        part::tlb(pcpu) | part::open(pcpu) | part::reference(vcpu) | part::reference_open(vcpu)
-    };
-    Touches { reads, writes: writes | part::QUIRKS }
 }
 
 /// True if the actor's instruction may be the very last one, after which nothing

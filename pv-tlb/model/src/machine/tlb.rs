@@ -60,11 +60,13 @@ impl Moment<'_> {
 
     /// pCPU `issuer` asks pCPU `holder` to drop `entries` some time before its barrier.
     fn ask(&mut self, issuer: usize, holder: usize, entries: u64) {
-        let held = match self.hardware {
-            Hardware::MayHold => self.state.tlb[holder],
-            Hardware::Literal => u64::MAX,
+        let held = self.state.tlb[holder];
+        // Counted when asked for: what may be refilled at once is still a loss.
+        self.price.dropped += (held & entries).count_ones();
+        self.state.open[issuer][holder] |= match self.hardware {
+            Hardware::MayHold => entries & held,
+            Hardware::Literal => entries,
         };
-        self.state.open[issuer][holder] |= entries & held;
         if self.state.early[issuer] != 0 {
             self.state.repeated |= 1 << issuer;
         }
@@ -140,6 +142,8 @@ impl Moment<'_> {
             UpgradeRule::Everywhere => {
                 let domain = self.program.broadcast_domain();
                 (0..domain).for_each(|pcpu| self.drop_now(pcpu, entries));
+                // A device that no broadcast reaches is still told by command.
+                self.drop_now(pcpu, entries);
                 self.price.broadcasts += 1;
                 self.price.disturbed += domain as u32 - 1;
             }
@@ -193,7 +197,6 @@ impl Moment<'_> {
     /// pCPU `to` acts on the open flushes of pCPU `from`.
     pub(super) fn deliver(&mut self, from: usize, to: usize) {
         let entries = core::mem::take(&mut self.state.open[from][to]);
-        self.price.dropped += (self.state.tlb[to] & entries).count_ones();
         self.state.tlb[to] &= !entries;
     }
 

@@ -61,26 +61,27 @@ fn row(
     step: Step,
 ) -> TraceRow {
     let on = |vcpu: usize| after.pcpu_of(vcpu).or_else(|| before.pcpu_of(vcpu));
+    let who = |vcpu: u8| program.vcpu_name(vcpu.into());
     let (pcpu, text, line) = match step {
         Step::Op { actor, .. } => return op_row(scenario, program, before, after, actor.into()),
         Step::Interrupt { target, sender } => (
             on(target.into()),
-            format!("v{target}: interrupted by v{sender}, flushes and answers"),
+            format!("{}: interrupted by {}, flushes and answers", who(target), who(sender)),
             0,
         ),
         Step::Kick { target } => {
-            (on(target.into()), format!("host: v{target} exits, is flushed and enters"), 0)
+            (on(target.into()), format!("host: {} exits, is flushed and enters", who(target)), 0)
         }
         Step::Scan { target } => {
-            (on(target.into()), format!("v{target}: hardware scans its action vector"), 0)
+            (on(target.into()), format!("{}: hardware scans its action vector", who(target)), 0)
         }
         Step::Free(micro) => {
             let vcpu = moved(micro).unwrap_or(0);
-            (on(vcpu), format!("host: v{vcpu} {}", micro.part()), 0)
+            (on(vcpu), format!("host: {} {}", program.vcpu_name(vcpu), micro.part()), 0)
         }
         Step::Fill { vcpu, translation } => {
             let what = program.describe(translation.into());
-            (on(vcpu.into()), format!("v{vcpu}: walker takes up {what}"), 0)
+            (on(vcpu.into()), format!("{}: walker takes up {what}", who(vcpu)), 0)
         }
         Step::Deliver { from, to } => {
             (Some(to.into()), format!("hardware: acts on the broadcast of p{from}"), 0)

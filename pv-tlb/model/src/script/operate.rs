@@ -253,9 +253,9 @@ impl Draft {
                     ScriptError::new(message, span).help("A vCPU flushes itself with `locally`")
                 );
             }
-            if *target >= cores {
+            if *target >= cores && way != "hypercall" {
                 return Err(ScriptError::new("A device takes no interrupt", span)
-                    .help("Devices are reached by `everywhere`"));
+                    .help("Devices are reached by `everywhere` or `by hypercall`"));
             }
         }
         Ok(match way {
