@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod corpus;
 pub mod explore;
 pub mod generate;
 pub mod machine;

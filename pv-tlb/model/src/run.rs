@@ -12,7 +12,7 @@ use crate::explore::System;
 use crate::explore::{Counterexample, Ending, Limits, Method, exhaustive, random};
 use crate::machine::{Fault, Hardware, Machine, Step};
 use crate::program::{CompileError, Program, compile};
-use crate::scenario::Scenario;
+use crate::scenario::{Expectation, Scenario};
 use crate::verdict::{Price, Verdict};
 use crate::world::World;
 
@@ -54,6 +54,28 @@ pub struct Judgement {
     pub elapsed: Duration,
     /// The bad interleaving, unless the verdict is ok.
     pub trace: Option<Trace>,
+}
+
+impl Judgement {
+    /// What differs from `expected`, as a sentence; `None` if nothing does.
+    #[must_use]
+    pub fn misses(&self, expected: &Expectation) -> Option<String> {
+        if self.verdict != expected.verdict {
+            return Some(format!("verdict {}, expected {}", self.verdict, expected.verdict));
+        }
+        let wanted = expected.price;
+        let price = self.price.unwrap_or_default();
+        let pairs = [
+            ("broadcasts", price.broadcasts, wanted.broadcasts),
+            ("disturbed", price.disturbed, wanted.disturbed),
+            ("dropped", price.dropped, wanted.dropped),
+        ];
+        let differs = |(what, found, wanted): &(&str, u32, Option<u32>)| {
+            let wanted = (*wanted).filter(|wanted| wanted != found)?;
+            Some(format!("{what} {found}, expected {wanted}"))
+        };
+        pairs.iter().find_map(differs)
+    }
 }
 
 /// Explores `scenario` in `world`.
@@ -121,27 +143,4 @@ fn in_order(program: &Program, state: &crate::machine::State, step: Step) -> u32
         Step::Free(_) => u32::MAX,
         _ => 0,
     }
-}
-
-/// The first line that cannot be executed although everything before it was, in a
-/// run in script order; `None` if such a run reaches the end or breaks a promise.
-#[must_use]
-pub fn first_blocked_line(scenario: &Scenario, world: &World) -> Option<usize> {
-    let program = compile(scenario, world).ok()?;
-    let machine = Machine::new(&program, Hardware::MayHold);
-    let mut state = machine.initial();
-    let mut enabled = Vec::new();
-    while !machine.is_done(&state) {
-        enabled.clear();
-        machine.enabled(&state, &mut enabled);
-        let Some(step) = enabled.iter().min_by_key(|step| in_order(&program, &state, **step))
-        else {
-            return (0..crate::program::ACTORS)
-                .filter_map(|actor| state.next(&program, actor))
-                .map(|instruction| usize::from(instruction.line))
-                .min();
-        };
-        machine.perform(&mut state, *step, &mut Price::default()).ok()?;
-    }
-    None
 }

@@ -30,7 +30,7 @@ const DECLARATIONS: [&str; 18] = [
 /// Reads a script.
 ///
 /// # Errors
-/// Every mistake found, in the order of the lines.
+/// Every line that cannot be read; if all can, what is wrong with the whole.
 pub fn parse(source: &str) -> Result<Scenario, Vec<ScriptError>> {
     let mut draft = Draft::new(source);
     let mut errors = Vec::new();
@@ -38,7 +38,10 @@ pub fn parse(source: &str) -> Result<Scenario, Vec<ScriptError>> {
         let read = line.and_then(|line| draft.line(&line));
         errors.extend(read.err());
     }
-    errors.extend(draft.finish());
+    // What follows from a line that could not be read would only mislead.
+    if errors.is_empty() {
+        errors = draft.finish();
+    }
     if errors.is_empty() { Ok(draft.scenario) } else { Err(errors) }
 }
 

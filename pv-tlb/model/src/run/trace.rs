@@ -130,8 +130,19 @@ fn stuck(scenario: &Scenario, program: &Program, state: &State) -> String {
     let lines: Vec<_> = scenario.phases.iter().flat_map(|phase| &phase.lines).collect();
     let waiting: Vec<String> = (0..=HOST)
         .filter_map(|actor| state.next(program, actor))
-        .filter_map(|instruction| lines.get(usize::from(instruction.line)))
-        .map(|line| format!("`{}`", line.text))
+        .filter_map(|next| {
+            let line = lines.get(usize::from(next.line))?;
+            let why = occupied(program, state, next.micro).unwrap_or_default();
+            Some(format!("`{}`{why}", line.text))
+        })
         .collect();
     format!("nothing can move any more and {} is never done", waiting.join(", "))
+}
+
+/// Who is in the way of a vCPU that the host wants to run.
+fn occupied(program: &Program, state: &State, micro: Micro) -> Option<String> {
+    let Micro::Load(_, pcpu) = micro else { return None };
+    let pcpu = usize::from(pcpu);
+    let other = (0..program.vcpus).find(|vcpu| state.pcpu_of(*vcpu) == Some(pcpu))?;
+    Some(format!(" (p{pcpu} is occupied by {})", program.vcpu_name(other)))
 }

@@ -73,8 +73,9 @@ impl Draft {
         }
         let known = Dial::ALL.iter().map(|dial| dial.name());
         let known = known.chain(options.iter().map(|(name, _)| name.as_str()));
-        Err(ScriptError::unknown("dial or option", name, span, known)
-            .or_help("Dials are listed by `pvtlb scenario dials`; options by the script itself"))
+        Err(ScriptError::unknown("dial or option", name, span, known).or_help(
+            "Dials are listed by `pvtlb scenario list --dials`; options by the script itself",
+        ))
     }
 
     /// `matrix with OPTION, OPTION`.
