@@ -27,6 +27,7 @@ mod state;
 mod tlb;
 
 pub use access::Fault;
+pub(crate) use enabled::free_move;
 pub use state::State;
 
 use crate::explore::System;
@@ -70,8 +71,13 @@ pub enum Step {
         /// Which vCPU.
         target: u8,
     },
-    /// A move that the host is free to make.
-    Free(Micro),
+    /// The next part of a move that the host is free to make.
+    Free {
+        /// Which vCPU.
+        vcpu: u8,
+        /// To which pCPU, if it is about to come to one.
+        pcpu: u8,
+    },
     /// Literal mode: a vCPU's walker takes up a translation.
     Fill {
         /// Which vCPU.
@@ -139,7 +145,8 @@ impl<'a> Machine<'a> {
             Step::Interrupt { target, sender } => moment.interrupt(target.into(), sender.into()),
             Step::Kick { target } => moment.serve_owed(target.into()),
             Step::Scan { target } => moment.scan(target.into()),
-            Step::Free(micro) => {
+            Step::Free { vcpu, pcpu } => {
+                let micro = free_move(program, moment.state, vcpu, pcpu);
                 if let Micro::Exit(vcpu) = micro {
                     moment.state.vcpus[usize::from(vcpu)].moves_left -= 1;
                 }

@@ -140,7 +140,7 @@ fn in_order(program: &Program, state: &crate::machine::State, step: Step) -> u32
         Step::Op { actor, .. } => {
             1 + state.next(program, actor.into()).map_or(0, |next| u32::from(next.line))
         }
-        Step::Free(_) => u32::MAX,
+        Step::Free { .. } => u32::MAX,
         _ => 0,
     }
 }

@@ -195,26 +195,34 @@ fn drain_may(machine: &Machine<'_>, state: &State, vcpu: usize) -> bool {
 /// What a host that may move the vCPU at will can do with it next.
 fn free(machine: &Machine<'_>, state: &State, vcpu: usize, steps: &mut Vec<Step>) {
     let program = machine.program;
+    let at = &state.vcpus[vcpu];
+    if at.stage == Stage::Guest && at.moves_left == 0 {
+        return;
+    }
     let id = vcpu as u8;
-    let is_split = program.has(Dial::LostFlag);
-    let mut offer = |micro: Micro| {
-        if host_may(machine, state, micro) {
-            steps.push(Step::Free(micro));
-        }
+    let targets = match at.stage {
+        Stage::Off if program.policy.may_migrate() => 0..(program.pcpus - program.devices) as u8,
+        Stage::Off => id..id + 1,
+        _ => 0..1,
     };
-    match state.vcpus[vcpu].stage {
-        Stage::Guest if state.vcpus[vcpu].moves_left > 0 => offer(Micro::Exit(id)),
-        Stage::Guest => {}
-        Stage::Left if is_split => offer(Micro::MarkLoad(id)),
-        Stage::Left | Stage::LeftByte => offer(Micro::Mark(id)),
-        Stage::Off if program.policy.may_migrate() => {
-            let cores = program.pcpus - program.devices;
-            (0..cores).for_each(|pcpu| offer(Micro::Load(id, pcpu as u8)));
+    for pcpu in targets {
+        if host_may(machine, state, free_move(program, state, id, pcpu)) {
+            steps.push(Step::Free { vcpu: id, pcpu });
         }
-        Stage::Off => offer(Micro::Load(id, id)),
-        Stage::Loaded if is_split => offer(Micro::ExchangeLoad(id)),
-        Stage::Loaded | Stage::LoadedByte => offer(Micro::Exchange(id)),
-        Stage::Taken => offer(Micro::Enter(id)),
+    }
+}
+
+/// The part of a move that comes next for a vCPU in its stage.
+pub(crate) fn free_move(program: &Program, state: &State, vcpu: u8, pcpu: u8) -> Micro {
+    let is_split = program.has(Dial::LostFlag);
+    match state.vcpus[usize::from(vcpu)].stage {
+        Stage::Guest => Micro::Exit(vcpu),
+        Stage::Left if is_split => Micro::MarkLoad(vcpu),
+        Stage::Left | Stage::LeftByte => Micro::Mark(vcpu),
+        Stage::Off => Micro::Load(vcpu, pcpu),
+        Stage::Loaded if is_split => Micro::ExchangeLoad(vcpu),
+        Stage::Loaded | Stage::LoadedByte => Micro::Exchange(vcpu),
+        Stage::Taken => Micro::Enter(vcpu),
     }
 }
 

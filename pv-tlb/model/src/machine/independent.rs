@@ -6,6 +6,7 @@
 
 use pv_tlb::plan::UpgradeRule;
 
+use super::enabled::free_move;
 use super::state::State;
 use super::{Hardware, Machine, Step};
 use crate::program::{HOST, Micro};
@@ -78,7 +79,7 @@ fn actor(step: Step) -> Option<usize> {
         Step::Interrupt { target, .. } => Some(target.into()),
         // The host's moves of one vCPU follow each other; with the vCPU's own steps
         // they conflict by what they write.
-        Step::Free(Micro::Exit(vcpu) | Micro::Load(vcpu, _)) => Some(HOST + 1 + usize::from(vcpu)),
+        Step::Free { vcpu, .. } => Some(HOST + 1 + usize::from(vcpu)),
         _ => None,
     }
 }
@@ -86,7 +87,7 @@ fn actor(step: Step) -> Option<usize> {
 fn touches(machine: &Machine<'_>, state: &State, actor: usize, step: Step) -> Touches {
     let micro = match step {
         Step::Interrupt { target, .. } => return interrupt(target.into()),
-        Step::Free(micro) => micro,
+        Step::Free { vcpu, pcpu } => free_move(machine.program, state, vcpu, pcpu),
         _ => match state.next(machine.program, actor) {
             Some(next) if !ends_the_run(machine, state, actor) => next.micro,
             _ => return EVERYTHING,

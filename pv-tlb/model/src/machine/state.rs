@@ -3,11 +3,13 @@
 //! Owned by the explorer; compared and hashed as a whole, so that nothing may be
 //! kept here that has no influence (prices are counted outside).
 
+use core::hash::{Hash, Hasher};
+
 use crate::program::{ACTORS, Instruction, Program};
 use crate::scenario::{AccessKind, MAX_PCPUS, MAX_SLOTS, MAX_VCPUS, MAX_VMS};
 
 /// A state of the machine and of its reference.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// Per pCPU: entries (translation under tag) that it may hold.
     pub(super) tlb: [u64; MAX_PCPUS],
@@ -46,7 +48,7 @@ pub struct State {
 }
 
 /// Payload table and action vectors of Remote Action Request.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rar {
     /// Per slot: flush to perform, plus 1.
     pub(super) payload: [u8; MAX_SLOTS],
@@ -61,7 +63,7 @@ pub(super) struct Rar {
 }
 
 /// What the host is about to do with a vCPU.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Stage {
     /// It is on no pCPU.
     #[default]
@@ -81,7 +83,7 @@ pub(super) enum Stage {
 }
 
 /// One vCPU.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Vcpu {
     pub(super) stage: Stage,
     pub(super) pcpu: u8,
@@ -105,6 +107,28 @@ pub(super) struct Vcpu {
     pub(super) footprint: u8,
     /// pCPUs whose entries of its tag go when it comes back to them.
     pub(super) leftovers: u8,
+}
+
+/// Every state is hashed, most of them twice, and a hasher is fed fastest in large
+/// pieces: words first, then all bytes packed into one array.
+impl Hash for State {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.tlb.hash(state);
+        self.open.as_flattened().hash(state);
+        self.early.hash(state);
+        self.reference.hash(state);
+        self.reference_open.as_flattened().hash(state);
+        [self.valid, self.dead, self.frozen, self.marks.into()].hash(state);
+        self.owed.hash(state);
+        self.vcpus.each_ref().map(Vcpu::packed).hash(state);
+        let rar = &self.rar;
+        let odd = [self.half_synced, self.repeated, self.phase, rar.rung];
+        state.write(self.last_ran.as_flattened());
+        state.write(self.interrupts.as_flattened());
+        state.write([rar.payload, rar.action, rar.own, rar.scan].as_flattened());
+        state.write(&odd);
+        state.write(&self.counter);
+    }
 }
 
 impl State {
@@ -191,6 +215,28 @@ impl State {
 }
 
 impl Vcpu {
+    /// Everything about it, in two words.
+    fn packed(&self) -> u128 {
+        u128::from_le_bytes([
+            self.stage as u8,
+            self.pcpu,
+            self.last_pcpu,
+            self.space,
+            self.tag,
+            self.latch,
+            u8::from(self.latch_writes),
+            u8::from(self.is_mid_access),
+            self.byte,
+            self.byte_seen,
+            self.byte_held,
+            self.moves_left,
+            self.footprint,
+            self.leftovers,
+            0,
+            0,
+        ])
+    }
+
     pub(super) fn latch(&mut self, translation: Option<usize>, kind: AccessKind) {
         self.latch = translation.map_or(0, |translation| translation as u8 + 1);
         self.latch_writes = kind == AccessKind::Write;

@@ -3,7 +3,7 @@
 //! Plain values without state or ordering.
 
 use crate::explore::{Counterexample, Ending, System};
-use crate::machine::{Fault, Machine, State, Step};
+use crate::machine::{Fault, Machine, State, Step, free_move};
 use crate::program::{HOST, Micro, Program};
 use crate::scenario::Scenario;
 use crate::verdict::Price;
@@ -75,9 +75,9 @@ fn row(
         Step::Scan { target } => {
             (on(target.into()), format!("{}: hardware scans its action vector", who(target)), 0)
         }
-        Step::Free(micro) => {
-            let vcpu = moved(micro).unwrap_or(0);
-            (on(vcpu), format!("host: {} {}", program.vcpu_name(vcpu), micro.part()), 0)
+        Step::Free { vcpu, pcpu } => {
+            let part = free_move(program, before, vcpu, pcpu).part();
+            (on(vcpu.into()), format!("host: {} {part}", who(vcpu)), 0)
         }
         Step::Fill { vcpu, translation } => {
             let what = program.describe(translation.into());
