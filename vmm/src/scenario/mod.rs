@@ -8,6 +8,8 @@ mod explain;
 mod files;
 mod measure;
 mod render;
+#[cfg(test)]
+mod tests;
 mod why_local;
 
 use std::io::Write;

@@ -39,6 +39,8 @@ dropped. H4 is about the host's own calls, not about moves: where such a call re
 On KVM/arm64 every guest's local TLBI is broadcast (FB) and its DSB widened (BSU): a guest
 that flushes locally is right there, and gains little. To let it gain, clear FB and flush
 when a vCPU changes pCPU, as x86 does. Clearing FB and nothing else is the row last-vcpu-ran.
+Sources (Linux 7.3.4): arm64 asm/kvm_arm.h HCR_GUEST_FLAGS, kvm/arm.c kvm_arch_vcpu_load and
+kernel/process.c __switch_to; x86 kvm/vmx/vmx.c, kvm/svm/svm.c, kvm/svm/sev.c pre_sev_run.
 See each claim: pvtlb scenario explain h1-move-away-and-back (and the three others)
 ";
 
@@ -47,12 +49,12 @@ const fn known_host(policy: HostPolicy) -> &'static str {
     match policy {
         HostPolicy::None => "nobody; the bug",
         HostPolicy::ForceBroadcastNoBarrier => "HCR_EL2.FB without BSU",
-        HostPolicy::ForceBroadcast => "pKVM as read in 7.3.4 (arm.c:676; open)",
+        HostPolicy::ForceBroadcast => "pKVM, as far as read (arm.c:676; open)",
         HostPolicy::LastVcpuRan => "KVM/arm64 if FB were cleared",
         HostPolicy::Pinned => "static partitioning",
-        HostPolicy::Arm64Kvm => "KVM/arm64: kvm_arm.h HCR_GUEST_FLAGS; arm.c",
-        HostPolicy::X86Kvm => "KVM VMX (vmx_vcpu_load), SVM (pre_svm_run)",
-        HostPolicy::SevKvm => "KVM SEV guests: sev.c pre_sev_run",
+        HostPolicy::Arm64Kvm => "KVM/arm64",
+        HostPolicy::X86Kvm => "KVM on VMX; on SVM but for SEV",
+        HostPolicy::SevKvm => "KVM for SEV guests",
         HostPolicy::Footprint | HostPolicy::FootprintDeferred => "pvtlb's proposal",
     }
 }
