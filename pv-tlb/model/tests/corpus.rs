@@ -92,6 +92,20 @@ fn a_right_guest_is_safe_on_every_sound_policy_and_on_no_other() {
 }
 
 #[test]
+fn the_example_in_the_documentation_is_right() {
+    let document = include_str!("../../../docs/scenarios.md");
+    let example = document.split("```text\n").nth(1).and_then(|rest| rest.split("```").next());
+    let source = example.expect("an example");
+    assert_eq!(format(source).as_deref(), Ok(source));
+    let scenario = parse(source).expect("right");
+    assert!(scenario.expectations.len() >= 2);
+    for expected in &scenario.expectations {
+        let judgement = judge(&scenario, &expected.world, &Effort::default()).expect("fits");
+        assert_eq!(judgement.misses(expected), None);
+    }
+}
+
+#[test]
 fn an_unknown_name_is_answered_with_a_similar_one() {
     assert_eq!(corpus::find("h1-move-away").err(), Some("h1-move-away-and-back"));
     assert!(corpus::find("h1-move-away-and-back").is_ok());
