@@ -4,6 +4,7 @@
 //! it reports.
 
 pub mod doctor;
+pub mod scenario;
 pub mod stress;
 
 use serde::{Deserialize, Serialize};

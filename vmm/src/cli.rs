@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use pv_tlb::abi::stress::{Apic, Program, Workload};
 
 use crate::flush::rule::CompletionChoice;
+use crate::scenario::args::ScenarioArgs;
 use crate::stress::mode::Mode;
 
 /// A KVM microVM monitor whose subject is TLB invalidation.
@@ -30,6 +31,8 @@ pub enum Command {
     Run(RunArgs),
     /// Show what this host can do for each mode, with evidence
     Doctor(DoctorArgs),
+    /// Judge event scripts on modelled hosts, every interleaving
+    Scenario(ScenarioArgs),
 }
 
 /// Flags of `doctor`.

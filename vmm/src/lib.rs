@@ -1,7 +1,8 @@
 //! The library behind the `pvtlb` binary.
 //!
-//! Layers, each using only those below it: command > stress, doctor, probe, session
-//! > boot, vcpu > flush, placement, devices > kvm, memory > metrics. See ARCHITECTURE.md.
+//! Layers, each using only those below it: command > stress, doctor, scenario, probe,
+//! session > boot, vcpu > flush, placement, devices > kvm, memory > metrics. See
+//! ARCHITECTURE.md.
 
 pub mod boot;
 pub mod cli;
@@ -15,6 +16,7 @@ pub mod memory;
 pub mod metrics;
 pub mod placement;
 pub mod probe;
+pub mod scenario;
 pub mod session;
 pub mod stress;
 pub mod vcpu;

@@ -2,6 +2,7 @@
 
 pub mod doctor;
 pub mod run;
+pub mod scenario;
 pub mod stress;
 
 use std::io::Write;
@@ -18,13 +19,22 @@ use crate::placement::pins::Pins;
 /// # Errors
 /// Whatever ends the program with a message.
 pub fn execute(cli: &Cli) -> Result<(), Error> {
-    // Before any other thread is made, so that all inherit the mask.
-    let signals = EndSignals::block()?;
-    let system = System::open(&cli.kvm)?;
+    let prepare = || -> Result<(EndSignals, System), Error> {
+        // Before any other thread is made, so that all inherit the mask.
+        let signals = EndSignals::block()?;
+        Ok((signals, System::open(&cli.kvm)?))
+    };
     match &cli.command {
-        Command::Stress(args) => stress::execute(args, &system, &signals),
-        Command::Run(args) => run::execute(args, &system, &signals),
-        Command::Doctor(args) => doctor::execute(args, &system),
+        Command::Stress(args) => {
+            let (signals, system) = prepare()?;
+            stress::execute(args, &system, &signals)
+        }
+        Command::Run(args) => {
+            let (signals, system) = prepare()?;
+            run::execute(args, &system, &signals)
+        }
+        Command::Doctor(args) => doctor::execute(args, &prepare()?.1),
+        Command::Scenario(args) => scenario::execute(args),
     }
 }
 
