@@ -4,15 +4,21 @@
 
 use clap::Parser;
 
+use super::args::ScenarioArgs;
 use super::run;
-use crate::cli::{Cli, Command};
 use crate::error::Error;
+
+/// The flags alone, without the program around them.
+#[derive(Parser)]
+struct Flags {
+    #[command(flatten)]
+    scenario: ScenarioArgs,
+}
 
 /// Runs `pvtlb scenario` with these flags.
 fn scenario(flags: &[&str]) -> (String, Result<(), Error>) {
-    let line = ["pvtlb", "scenario"].iter().chain(flags);
-    let cli = Cli::try_parse_from(line).expect("flags");
-    let Command::Scenario(args) = cli.command else { panic!("another command") };
+    let line = ["scenario"].iter().chain(flags);
+    let args = Flags::try_parse_from(line).expect("flags").scenario;
     let mut out = Vec::new();
     let result = run(&args, &mut out);
     (String::from_utf8(out).expect("text"), result)
