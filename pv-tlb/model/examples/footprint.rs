@@ -1,13 +1,18 @@
 //! Footprint against forced broadcasts, on random scripts.
 //!
-//! Two tables: soundness (no random guest on a random host may ever use what a CPU
-//! of its own could not), and what the policies cost as vCPUs move more often.
+//! Three tables: soundness (no random guest on a random host may ever use what a CPU
+//! of its own could not); what the policies cost as vCPUs move more often; and the
+//! same on a large host, by the planner alone, to which a test holds the model.
 //!
 //! `cargo run --release -p pv-tlb-model --example footprint -- [SCRIPTS [SEED]]`
 
 use std::time::Instant;
 
-use pv_tlb::plan::HostPolicy;
+use pv_tlb::footprint::{Footprint, Footprints};
+use pv_tlb::id::{PcpuId, VcpuId};
+use pv_tlb::invalidation::{Invalidation, Reach};
+use pv_tlb::placement::{Placement, RunState};
+use pv_tlb::plan::{EntryFlush, HostPolicy, Upgrade, plan, plan_entry};
 use pv_tlb_model::explore::{Limits, System, exhaustive};
 use pv_tlb_model::generate::{Shape, scenario};
 use pv_tlb_model::machine::{Hardware, Machine};
@@ -16,6 +21,7 @@ use pv_tlb_model::scenario::{Op, Scenario, Way};
 use pv_tlb_model::verdict::Price;
 use pv_tlb_model::world::World;
 
+/// Of the random scripts.
 const SHAPE: Shape =
     Shape { vcpus: 3, pcpus: 4, events: 24, move_percent: 35, is_concurrent: false };
 
@@ -25,6 +31,7 @@ fn main() {
     let first = args.next().unwrap_or(0);
     let is_sound = soundness(first, scripts);
     rates(first);
+    large_host(first);
     if !is_sound {
         std::process::exit(1);
     }
@@ -128,4 +135,92 @@ fn only_local(mut scenario: Scenario) -> Scenario {
         !phase.lines.iter().any(|line| is_broadcast(&line.op))
     });
     scenario
+}
+
+const LARGE_PCPUS: u32 = 64;
+const LARGE_VCPUS: u32 = 8;
+
+/// A VM of eight vCPUs on a host of 64 pCPUs: now and then a vCPU moves to a random
+/// free pCPU, and all the time some vCPU flushes one page.
+fn large_host(first: u64) {
+    println!(
+        "\n{LARGE_VCPUS} vCPUs on {LARGE_PCPUS} pCPUs, 100,000 flushes each, one in a hundred of them whole, by plan():"
+    );
+    println!(
+        "{:>12}{:>26}{:>18}{:>14}",
+        "moves/flush", "pCPUs disturbed/flush", "stay local", "avoided"
+    );
+    for per_million in [0, 100, 1_000, 10_000, 100_000, 1_000_000] {
+        let mut host = LargeHost::new(first);
+        let (mut moves, mut disturbed, mut local) = (0_u64, 0_u64, 0_u64);
+        for _ in 0..100_000 {
+            if host.rng.u32(..1_000_000) < per_million {
+                host.moves();
+                moves += 1;
+            }
+            let pcpus = host.flush();
+            disturbed += u64::from(pcpus);
+            local += u64::from(pcpus == 0);
+        }
+        let per_flush = disturbed as f64 / 1e5;
+        println!(
+            "{:>12.4}{per_flush:>26.3}{:>17.1}%{:>13.2}%",
+            moves as f64 / 1e5,
+            local as f64 / 1e3,
+            100.0 * (1.0 - per_flush / f64::from(LARGE_PCPUS - 1))
+        );
+    }
+}
+
+struct LargeHost {
+    rng: fastrand::Rng,
+    placement: Placement,
+    footprints: Footprints<Vec<Footprint>>,
+    on: Vec<u32>,
+}
+
+impl LargeHost {
+    fn new(seed: u64) -> Self {
+        let mut host = Self {
+            rng: fastrand::Rng::with_seed(seed),
+            placement: Placement::new(),
+            footprints: Footprints::new(vec![Footprint::default(); LARGE_VCPUS as usize]),
+            on: (0..LARGE_VCPUS).collect(),
+        };
+        (0..LARGE_VCPUS).for_each(|vcpu| host.enter(vcpu, vcpu));
+        host
+    }
+
+    fn enter(&mut self, vcpu: u32, pcpu: u32) {
+        let (id, at) = (VcpuId(vcpu), PcpuId(pcpu));
+        match plan_entry(id, at, &self.footprints, HostPolicy::Footprint).flush {
+            EntryFlush::Nothing => {}
+            EntryFlush::Vcpu => self.footprints.flushed_on(id, at),
+            EntryFlush::Vm => self.footprints.flushed_vm_on(at),
+        }
+        self.footprints.entered(id, at);
+        self.placement.set(id, RunState::Running(at));
+        self.on[vcpu as usize] = pcpu;
+    }
+
+    fn moves(&mut self) {
+        let vcpu = self.rng.u32(..LARGE_VCPUS);
+        let free: Vec<u32> = (0..LARGE_PCPUS).filter(|pcpu| !self.on.contains(pcpu)).collect();
+        let pcpu = free[self.rng.usize(..free.len())];
+        self.footprints.left(VcpuId(vcpu));
+        self.enter(vcpu, pcpu);
+    }
+
+    /// One page, locally; every hundredth time everything. Returns the pCPUs disturbed.
+    fn flush(&mut self) -> u32 {
+        let id = VcpuId(self.rng.u32(..LARGE_VCPUS));
+        let is_whole = self.rng.u8(..100) == 0;
+        let ask = Invalidation { reach: Reach::Local, ..Invalidation::EVERYTHING };
+        let plan = plan(&ask, id, &self.placement, &self.footprints, HostPolicy::Footprint);
+        let Upgrade::Pcpus(pcpus) = plan.upgrade() else { return 0 };
+        if is_whole {
+            self.footprints.flushed(id);
+        }
+        pcpus.len()
+    }
 }

@@ -192,6 +192,19 @@ impl State {
         }
     }
 
+    /// Number of phases that are over.
+    #[must_use]
+    pub fn phase(&self) -> usize {
+        self.phase.into()
+    }
+
+    /// pCPUs that may hold entries of the vCPU, and of these the ones whose entries go
+    /// when it comes back to them, as bits. Kept under every policy.
+    #[must_use]
+    pub fn footprint(&self, vcpu: usize) -> (u8, u8) {
+        (self.vcpus[vcpu].footprint, self.vcpus[vcpu].leftovers)
+    }
+
     /// True if the vCPU executes guest code.
     pub(super) fn is_in_guest(&self, vcpu: usize) -> bool {
         self.vcpus[vcpu].stage == Stage::Guest
