@@ -2,7 +2,12 @@
 //!
 //! No state. Each snapshot is the whole answer for one mistake.
 
+use pv_tlb::plan::HostPolicy;
+use pv_tlb_model::corpus::ALL;
+use pv_tlb_model::explore::Limits;
+use pv_tlb_model::run::{Effort, judge};
 use pv_tlb_model::script::{parse, render};
+use pv_tlb_model::world::World;
 
 /// A right script with `{}` where the mistake goes, behind the declarations.
 const HEAD: &str = "\
@@ -19,13 +24,14 @@ v0: read X if repeats
 ";
 
 /// Names and lines; each is a mistake of its own.
-const MISTAKES: [(&str, &str); 25] = [
+const MISTAKES: [(&str, &str); 26] = [
     ("misspelt_declaration", "vcpu 2"),
     ("misspelt_operation", "v0: raed X"),
     ("unknown_page", "v0: read x2"),
     ("unknown_frame", "v0: free Frame"),
     ("unknown_space", "v0: switch to K"),
     ("vcpu_out_of_range", "v3: read X"),
+    ("size_said_twice", "vcpus 2"),
     ("pcpu_out_of_range", "host: move v0 to p7"),
     ("host_operation_by_a_vcpu", "v0: preempt v1"),
     ("guest_operation_by_the_host", "host: unmap X"),
@@ -95,4 +101,40 @@ fn no_input_makes_the_parser_panic() {
             assert!(!render("fuzz.tlb", &source, &errors).is_empty());
         }
     }
+}
+
+/// One line taken out, doubled, or moved.
+fn mutated(rng: &mut fastrand::Rng, source: &str) -> String {
+    let mut lines: Vec<&str> = source.lines().collect();
+    for _ in 0..rng.usize(1..4) {
+        let (from, to) = (rng.usize(..lines.len()), rng.usize(..lines.len()));
+        match rng.u8(..3) {
+            0 if lines.len() > 1 => {
+                lines.remove(from);
+            }
+            1 => lines.insert(to, lines[from]),
+            _ => lines.swap(from, to),
+        }
+    }
+    lines.join("\n")
+}
+
+#[test]
+fn no_script_makes_the_machine_panic_however_senseless() {
+    let mut rng = fastrand::Rng::with_seed(11);
+    let limits = Limits { states: 300, ..Limits::default() };
+    let effort = Effort { limits, walks: 5, ..Effort::default() };
+    let mut judged = 0;
+    for _ in 0..4_000 {
+        let script = rng.choice(ALL).expect("a corpus");
+        let source = mutated(&mut rng, script.source);
+        let Ok(scenario) = parse(&source) else { continue };
+        let policy = *rng.choice(&HostPolicy::ALL).expect("policies");
+        let mut world = World::of(policy).with_options(rng.u32(..));
+        if let Some(expected) = rng.choice(&scenario.expectations) {
+            world.dials = expected.world.dials;
+        }
+        judged += u32::from(judge(&scenario, &world, &effort).is_ok());
+    }
+    assert!(judged > 500, "only {judged} of the mutants could be judged");
 }

@@ -138,7 +138,8 @@ pub(super) fn ktap(report: &ScenarioReport) -> String {
     let mut out = String::from("KTAP version 1\n");
     let _ = writeln!(out, "1..{}", report.scenarios.len());
     for (i, scenario) in report.scenarios.iter().enumerate() {
-        let _ = writeln!(out, "  KTAP version 1\n  1..{}", scenario.expectations.len());
+        let _ = writeln!(out, "  KTAP version 1\n  # Subtest: {}", scenario.name);
+        let _ = writeln!(out, "  1..{}", scenario.expectations.len());
         for (k, judged) in scenario.expectations.iter().enumerate() {
             let word = if judged.unmet.is_none() { "ok" } else { "not ok" };
             let name = judged.world.replace(' ', "");

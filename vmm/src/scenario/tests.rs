@@ -92,8 +92,9 @@ fn json_and_ktap_say_the_same_as_the_table() {
     let (ktap, _) = scenario(&["run", "--ktap", file.path()]);
     let lines: Vec<&str> = ktap.lines().collect();
     assert_eq!(lines[..2], ["KTAP version 1", "1..1"]);
-    assert!(lines[4].starts_with("  not ok 1 x86-kvm # verdict stale"), "{ktap}");
-    assert_eq!(lines[5], "not ok 1 small");
+    assert_eq!(lines[2..5], ["  KTAP version 1", "  # Subtest: small", "  1..1"]);
+    assert!(lines[5].starts_with("  not ok 1 x86-kvm # verdict stale"), "{ktap}");
+    assert_eq!(lines[6], "not ok 1 small");
 }
 
 #[test]

@@ -40,7 +40,9 @@ impl Draft {
             "vcpus" => self.vcpus(cursor)?,
             "devices" => self.devices(cursor)?,
             "pcpus" => {
+                let span = here(cursor);
                 let count = cursor.number("a number of pCPUs", 1..=MAX_PCPUS as u64)?;
+                said_once("pcpus", self.scenario.pcpus, span)?;
                 self.scenario.pcpus = count as usize;
             }
             "vm" => self.vm(cursor)?,
@@ -62,12 +64,13 @@ impl Draft {
     }
 
     fn vcpus(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ScriptError> {
-        let at = cursor.peek().map(|token| token.span.clone());
+        let span = here(cursor);
         let count = cursor.number("a number of vCPUs", 1..=MAX_VCPUS as u64)? as usize;
         if self.scenario.devices > 0 {
-            let error = ScriptError::new("The devices are counted already", at.unwrap_or_default());
+            let error = ScriptError::new("The devices are counted already", span);
             return Err(error.help("Write the `vcpus` line before the `devices` line"));
         }
+        said_once("vcpus", self.scenario.vcpus, span)?;
         self.scenario.vcpus = count;
         self.scenario.vm_of = vec![0; count];
         self.scenario.free_moves = vec![0; count];
@@ -75,8 +78,14 @@ impl Draft {
     }
 
     fn devices(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ScriptError> {
+        let span = here(cursor);
+        said_once("devices", self.scenario.devices, span.clone())?;
         let room = MAX_VCPUS - self.scenario.vcpus;
-        let count = cursor.number("a number of devices", 1..=room.max(1) as u64)? as usize;
+        if room == 0 {
+            let message = format!("{MAX_VCPUS} vCPUs leave no room for devices");
+            return Err(ScriptError::new(message, span));
+        }
+        let count = cursor.number("a number of devices", 1..=room as u64)? as usize;
         self.scenario.devices = count;
         self.scenario.vcpus += count;
         self.scenario.vm_of.resize(self.scenario.vcpus, 0);
@@ -120,7 +129,7 @@ impl Draft {
     fn declare_page(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ScriptError> {
         let page = self.new_page(cursor)?;
         cursor.keyword("at")?;
-        let span = cursor.peek().map(|token| token.span.clone()).unwrap_or_default();
+        let span = here(cursor);
         let at = cursor.number("an address", 0..=u64::MAX)?;
         let size = page_size(cursor, "size")?.unwrap_or_default();
         if at % size.bytes() != 0 {
@@ -188,7 +197,7 @@ impl Draft {
 
     /// `start v0 on p0 in M` or `start v0 off`.
     fn start(&mut self, cursor: &mut Cursor<'_>) -> Result<(), ScriptError> {
-        let span = cursor.peek().map(|token| token.span.clone()).unwrap_or_default();
+        let span = here(cursor);
         let vcpu = self.vcpu(cursor)?;
         if self.scenario.starts.iter().any(|start| start.vcpu == vcpu) {
             return Err(ScriptError::new(format!("v{vcpu} has started already"), span));
@@ -197,7 +206,7 @@ impl Draft {
         let pcpu = if is_device || cursor.one_of(&["on", "off"])? == "off" {
             None
         } else {
-            let at = cursor.peek().map(|token| token.span.clone()).unwrap_or_default();
+            let at = here(cursor);
             let pcpu = self.pcpu(cursor)?;
             let mut starts = self.scenario.starts.iter();
             if let Some(other) = starts.find(|start| start.pcpu == Some(pcpu)) {
@@ -229,6 +238,20 @@ impl Draft {
         }
         self.scenario.free_moves[vcpu] = moves as u8;
         Ok(())
+    }
+}
+
+/// Where the next token stands.
+fn here(cursor: &Cursor<'_>) -> core::ops::Range<usize> {
+    cursor.peek().map(|token| token.span.clone()).unwrap_or_default()
+}
+
+/// Sizes are fixed once: what was said before may depend on them.
+fn said_once(word: &str, before: usize, span: core::ops::Range<usize>) -> Result<(), ScriptError> {
+    match before {
+        0 => Ok(()),
+        _ => Err(ScriptError::new(format!("`{word}` has been said already: {before}"), span)
+            .help("Keep one of the two lines")),
     }
 }
 
