@@ -239,23 +239,14 @@ pub enum Op {
     Preempt(usize),
     /// The host runs a vCPU that is off, on this pCPU.
     Run(usize, usize),
-    /// Both.
+    /// The host takes the vCPU to this pCPU and off again before it has entered.
+    RunInVain(usize, usize),
+    /// The host takes a running vCPU off and runs it on this pCPU.
     Move(usize, usize),
     /// The host gives the tag of the first VM to the second.
     GiveTag(usize, usize),
     /// The host flushes its own entries by broadcast.
     HostFlush,
-}
-
-impl Op {
-    /// True for what only the host can do.
-    #[must_use]
-    pub const fn is_of_host(&self) -> bool {
-        matches!(
-            self,
-            Self::Preempt(_) | Self::Run(..) | Self::Move(..) | Self::GiveTag(..) | Self::HostFlush
-        )
-    }
 }
 
 /// A condition on the options of the world.

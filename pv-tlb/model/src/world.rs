@@ -25,6 +25,8 @@ pub enum Dial {
     InvlpgbLie,
     /// The host loads and then stores the `preempted` byte instead of exchanging it.
     LostFlag,
+    /// The host writes "preempted" over a byte that asks for a flush.
+    FlagOverwrite,
     /// The host marks a vCPU preempted that has stopped in the middle of an access.
     MarkMidInstruction,
     /// The host does not clear the `preempted` byte at entry.
@@ -51,7 +53,7 @@ pub enum Dial {
 
 impl Dial {
     /// Every dial.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::RepeatTlbi,
         Self::TlbsyncTwice,
         Self::RarSelf,
@@ -59,6 +61,7 @@ impl Dial {
         Self::InvlpgGlobal,
         Self::InvlpgbLie,
         Self::LostFlag,
+        Self::FlagOverwrite,
         Self::MarkMidInstruction,
         Self::FlagNeverCleared,
         Self::FlushLate,
@@ -83,6 +86,7 @@ impl Dial {
             Self::InvlpgGlobal => "invlpg-global",
             Self::InvlpgbLie => "invlpgb-lie",
             Self::LostFlag => "lost-flag",
+            Self::FlagOverwrite => "flag-overwrite",
             Self::MarkMidInstruction => "mark-mid-instruction",
             Self::FlagNeverCleared => "flag-never-cleared",
             Self::FlushLate => "flush-late",
@@ -114,6 +118,7 @@ impl Dial {
             Self::LostFlag => {
                 "The host loads and stores the preempted byte instead of exchanging it (CVE-2019-3016)"
             }
+            Self::FlagOverwrite => "The host writes preempted over a byte that asks for a flush",
             Self::MarkMidInstruction => {
                 "The host marks a vCPU preempted in the middle of an access (CVE-2022-39189)"
             }

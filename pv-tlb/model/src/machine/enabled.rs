@@ -157,7 +157,9 @@ fn host_may(machine: &Machine<'_>, state: &State, micro: Micro) -> bool {
     match micro {
         Micro::Exit(vcpu) => stage(vcpu) == Stage::Guest && drain_may(machine, state, vcpu.into()),
         Micro::MarkLoad(vcpu) => stage(vcpu) == Stage::Left,
-        Micro::Mark(vcpu) => matches!(stage(vcpu), Stage::Left | Stage::LeftByte),
+        Micro::Mark(vcpu) => {
+            matches!(stage(vcpu), Stage::Left | Stage::LeftByte | Stage::Loaded)
+        }
         Micro::Load(vcpu, pcpu) => {
             stage(vcpu) == Stage::Off
                 && !state.is_occupied(pcpu.into())

@@ -50,7 +50,7 @@ impl Moment<'_> {
         if is_at_boundary {
             if self.program.has(Dial::LostFlag) {
                 vcpu.byte = vcpu.byte_held | PREEMPTED;
-            } else if vcpu.byte == 0 {
+            } else if vcpu.byte == 0 || self.program.has(Dial::FlagOverwrite) {
                 // Not over a byte that already asks for a flush.
                 vcpu.byte = PREEMPTED;
             }

@@ -92,6 +92,7 @@ impl<'a> Lowering<'a> {
             Op::RarWait(target, slot) => out.push(Micro::RarWait(*target as u8, *slot as u8)),
             Op::Preempt(vcpu) => self.leave(*vcpu as u8, program.uses_flag, out),
             Op::Run(vcpu, pcpu) => self.arrive(*vcpu, *pcpu, program.uses_flag, out),
+            Op::RunInVain(vcpu, pcpu) => self.almost(*vcpu, *pcpu, program.uses_flag, out),
             Op::Move(vcpu, pcpu) => {
                 if self.world.policy.may_migrate() {
                     self.leave(*vcpu as u8, program.uses_flag, out);
@@ -194,6 +195,17 @@ impl<'a> Lowering<'a> {
                 out.push(Micro::MarkLoad(vcpu));
             }
             out.push(Micro::Mark(vcpu));
+        }
+    }
+
+    fn almost(&self, vcpu: usize, pcpu: usize, uses_flag: bool, out: &mut Vec<Micro>) {
+        if uses_flag {
+            let pcpu = if self.world.policy.may_migrate() { pcpu } else { vcpu };
+            out.extend([Micro::Load(vcpu as u8, pcpu as u8), Micro::Mark(vcpu as u8)]);
+        } else {
+            // Nothing tells a visit that ends before entry from one that ends after it.
+            self.arrive(vcpu, pcpu, uses_flag, out);
+            self.leave(vcpu as u8, uses_flag, out);
         }
     }
 

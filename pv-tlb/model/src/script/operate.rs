@@ -115,7 +115,14 @@ impl Draft {
                 let vcpu = self.vcpu(cursor)?;
                 cursor.one_of(&["on", "to"])?;
                 let pcpu = self.pcpu(cursor)?;
-                Ok(if word == "run" { Op::Run(vcpu, pcpu) } else { Op::Move(vcpu, pcpu) })
+                if word == "move" {
+                    return Ok(Op::Move(vcpu, pcpu));
+                }
+                if !cursor.accept("in") {
+                    return Ok(Op::Run(vcpu, pcpu));
+                }
+                cursor.keyword("vain")?;
+                Ok(Op::RunInVain(vcpu, pcpu))
             }
             "give" => {
                 cursor.keyword("tag")?;
