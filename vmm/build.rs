@@ -31,6 +31,8 @@ fn main() {
     for source in ["src", "Cargo.toml"] {
         watch(&pv_tlb.join(source));
     }
+    // Has the versions and lints that pv-tlb inherits.
+    watch(&manifest_dir().join("../Cargo.toml"));
     println!("cargo:rerun-if-changed=build.rs");
 
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

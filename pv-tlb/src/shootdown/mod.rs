@@ -290,6 +290,13 @@ impl Shootdown {
         local::enter_lazy(p);
     }
 
+    /// Drops every non-global entry of the context this vCPU has loaded, for a vCPU
+    /// whose host left a flush to it (see the doorbell's `idle`). Generations stay,
+    /// and so other slots are safe: their mm was not loaded, or it was told.
+    pub fn drop_context<P: Platform>(&self, p: &P) {
+        self.masked(p, || p.invalidate_context());
+    }
+
     /// Serves what others asked of this vCPU. Called after an interrupt, at any
     /// point of the interrupted code; does nothing inside a masked stretch, whose
     /// end serves instead.

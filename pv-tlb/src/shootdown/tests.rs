@@ -192,6 +192,20 @@ fn an_interrupt_in_the_middle_of_a_switch_is_served_at_its_end() {
 }
 
 #[test]
+fn an_interrupt_while_the_context_is_dropped_is_served_afterwards() {
+    let m = busy(2, 1, RULES);
+    m.on(1, |m| m.rules.enter_lazy(m));
+    m.change(1, 5, 1);
+    let begun = m.on(0, |m| m.rules.begin(m, &change(1, 5, 1, true)));
+    m.on(0, |m| transport::send(m, &begun.request, begun.targets()));
+    m.interrupt_next_load.set(true);
+    m.on(1, |m| m.rules.drop_context(m));
+    // Served half way, it would have left vCPU 1 with another mm than it says.
+    assert_eq!(m.load(Word::Owing(VcpuId(0), 0), Relaxed), 0);
+    assert_eq!(m.load(Word::LoadedMm(VcpuId(1)), Relaxed), u64::from(m.loaded(1).0.0));
+}
+
+#[test]
 fn a_preempted_target_is_flagged_and_flushes_before_it_runs() {
     let m = busy(3, 1, Shootdown { method: Method::KvmPv, ..RULES });
     m.preempt(1);

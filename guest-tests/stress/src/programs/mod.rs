@@ -12,7 +12,6 @@ use core::sync::atomic::{AtomicU32, AtomicU64};
 
 use pv_tlb::abi::debug_exit::Verdict;
 use pv_tlb::abi::stress::Program;
-use pv_tlb::shootdown::Platform;
 
 use crate::machine::{Machine, rules};
 use crate::params::{params, program};
@@ -66,8 +65,7 @@ pub(crate) fn now() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() }
 }
 
-/// vCPU 0: waits for all others, then runs `set_up` while they idle, then starts
-/// them.
+/// vCPU 0: runs `set_up` while the others arrive and idle, then starts them.
 pub(crate) fn gather(set_up: impl FnOnce()) {
     set_up();
     // Partner: `arrive`.
@@ -128,7 +126,7 @@ fn halt(awake: &AtomicU64) {
     let requested = doorbell::sleep();
     gate::idle(awake);
     if doorbell::wake(requested) {
-        Machine.invalidate_context();
+        rules().drop_context(&Machine);
     }
     rules().on_interrupt(&Machine);
 }

@@ -151,11 +151,11 @@ impl Initiator {
                 freed(number);
                 self.let_them_look(begun.targets(), reader);
                 rules.finish(&Machine, begun);
-                ticks = now() - start;
+                ticks = now().saturating_sub(start);
             }
             _ => {
                 rules.flush(&Machine, &change);
-                ticks = now() - start;
+                ticks = now().saturating_sub(start);
                 freed(number);
             }
         }

@@ -116,6 +116,12 @@ impl Machine {
         }
     }
 
+    /// What CR3 of `vcpu` names.
+    pub(super) fn loaded(&self, vcpu: u32) -> (MmId, u8) {
+        let tlb = &self.tlbs.borrow()[vcpu as usize];
+        (MmId(tlb.mm), tlb.slot)
+    }
+
     /// True if an interrupt waits for `vcpu`.
     pub(super) fn is_interrupted(&self, vcpu: u32) -> bool {
         self.interrupted.borrow().contains(&vcpu)
@@ -210,7 +216,8 @@ impl Platform for Machine {
 
     fn invalidate_context(&self) {
         self.full_flushes.set(self.full_flushes.get() + 1);
-        self.drop_entries(self.me.get(), |slot, _, current| slot == current);
+        let (mm, slot) = self.loaded(self.me.get());
+        self.load_mm(mm, slot, true);
     }
 
     fn load_mm(&self, mm: MmId, slot: u8, flush: bool) {
