@@ -1,0 +1,78 @@
+//! Makes a bare kernel with an initramfs usable: file systems, modules, power-off.
+//!
+//! Owner: process 1, from its only thread. No state of its own.
+
+use std::fs::File;
+use std::time::Duration;
+
+use nix::kmod::{ModuleInitFlags, finit_module};
+use nix::mount::{MsFlags, mount};
+use nix::sys::reboot::{RebootMode, reboot};
+use rig_wire::Event;
+
+/// Why the host could not be brought up.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BringUpError {
+    #[error("Cannot create the mount point {target}: {reason}")]
+    MountPoint { target: &'static str, reason: std::io::Error },
+    #[error("Cannot mount {kind} on {target}: {reason}")]
+    Mount { kind: &'static str, target: &'static str, reason: nix::Error },
+    #[error("Cannot open the module {path}: {reason}")]
+    OpenModule { path: String, reason: std::io::Error },
+    #[error("The kernel refused the module {path}: {reason}")]
+    LoadModule { path: String, reason: nix::Error },
+}
+
+const FILE_SYSTEMS: [(&str, &str); 5] = [
+    ("proc", "/proc"),
+    ("sysfs", "/sys"),
+    ("devtmpfs", "/dev"),
+    ("debugfs", "/sys/kernel/debug"),
+    ("tracefs", "/sys/kernel/tracing"),
+];
+
+/// Mounts the kernel's own file systems.
+pub(crate) fn mount_all() -> Result<(), BringUpError> {
+    for (kind, target) in FILE_SYSTEMS {
+        std::fs::create_dir_all(target)
+            .map_err(|reason| BringUpError::MountPoint { target, reason })?;
+        mount(Some(kind), target, Some(kind), MsFlags::empty(), None::<&str>)
+            .map_err(|reason| BringUpError::Mount { kind, target, reason })?;
+    }
+    Ok(())
+}
+
+/// Loads one uncompressed module without parameters.
+pub(crate) fn load_module(path: &str) -> Result<(), BringUpError> {
+    let file = File::open(path)
+        .map_err(|reason| BringUpError::OpenModule { path: path.to_owned(), reason })?;
+    match finit_module(&file, c"", ModuleInitFlags::empty()) {
+        // Built into this kernel, or loaded on demand by an earlier module.
+        Ok(()) | Err(nix::Error::EEXIST) => Ok(()),
+        Err(reason) => Err(BringUpError::LoadModule { path: path.to_owned(), reason }),
+    }
+}
+
+/// What the host has to say about itself once it is up.
+pub(crate) fn ready() -> Event {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let pcpus = std::thread::available_parallelism().map_or(0, usize::from);
+    Event::Ready { release: release.trim().to_owned(), pcpus, uptime_ms: uptime_ms() }
+}
+
+/// Milliseconds since the kernel started, 0 if it does not say.
+fn uptime_ms() -> u64 {
+    std::fs::read_to_string("/proc/uptime")
+        .ok()
+        .and_then(|text| text.split_whitespace().next()?.parse::<f64>().ok())
+        .map_or(0, |seconds| (seconds * 1000.0) as u64)
+}
+
+/// Ends the machine. Does not return: process 1 must not.
+pub(crate) fn power_off() -> ! {
+    let Err(error) = reboot(RebootMode::RB_POWER_OFF);
+    eprintln!("rig-init: cannot power off: {error}");
+    loop {
+        std::thread::sleep(Duration::from_secs(1));
+    }
+}
