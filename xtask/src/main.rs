@@ -1,11 +1,14 @@
-//! The project's own commands: `cargo xtask ci` and `cargo xtask tidy`.
+//! The project's own commands: `cargo xtask ci`, `tidy`, `kernels` and `rig`.
 //!
 //! No state beyond one run. CI calls the same commands as a contributor, so that
 //! what passes here passes there.
 
 mod ci;
+mod kernels;
+mod rig;
 mod tidy;
 
+use std::error::Error;
 use std::fmt::Display;
 use std::io::Write;
 use std::path::PathBuf;
@@ -21,14 +24,39 @@ enum Xtask {
     Ci,
     /// The project's own source rules only (seconds)
     Tidy,
+    /// The Linux kernels that tests boot
+    #[command(subcommand)]
+    Kernels(kernels::Command),
+    /// Run a test plan on an emulated host that has the real kvm-amd
+    Rig(rig::Options),
 }
 
 fn main() -> ExitCode {
-    let passed = match Xtask::parse() {
-        Xtask::Ci => ci::run(&workspace_dir()),
-        Xtask::Tidy => tidy::run(&workspace_dir()),
+    let passed: Result<bool, Box<dyn Error>> = match Xtask::parse() {
+        Xtask::Ci => Ok(ci::run(&workspace_dir())),
+        Xtask::Tidy => Ok(tidy::run(&workspace_dir())),
+        Xtask::Kernels(command) => kernels::run(command).map(|()| true).map_err(Into::into),
+        Xtask::Rig(options) => rig::run(options).map_err(Into::into),
     };
-    if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    match passed {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{}", chain(error.as_ref()));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// An error and its causes, on one line.
+fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
 }
 
 /// The folder that holds this workspace.

@@ -25,6 +25,9 @@ pub struct Setup {
     pub modules: Vec<String>,
     /// Hold KVM's and perf's static keys enabled for the whole run.
     pub hold_static_keys: bool,
+    /// After so many seconds the host reports a fault and powers off, so that it does
+    /// not outlive whoever watched it.
+    pub limit_s: u64,
     /// The commands, run one after the other, whatever the earlier ones returned.
     pub steps: Vec<Command>,
 }

@@ -15,6 +15,8 @@ mod report;
 mod steps;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
 use rig_wire::{Event, SETUP_PATH, Setup};
 
@@ -40,6 +42,7 @@ fn serve() -> ! {
     }
     match Report::open() {
         Ok(report) => {
+            let report = Arc::new(report);
             if let Err(message) = run_plan(&report) {
                 report.send(&Event::Fault { message });
             }
@@ -50,11 +53,12 @@ fn serve() -> ! {
     bring_up::power_off()
 }
 
-fn run_plan(report: &Report) -> Result<(), String> {
+fn run_plan(report: &Arc<Report>) -> Result<(), String> {
     let text = std::fs::read_to_string(SETUP_PATH)
         .map_err(|error| format!("Cannot read {SETUP_PATH}: {error}"))?;
     let setup: Setup = serde_json::from_str(&text)
         .map_err(|error| format!("Cannot parse {SETUP_PATH}: {error}"))?;
+    watch_the_clock(report, setup.limit_s);
     for module in &setup.modules {
         bring_up::load_module(module).map_err(|error| error.to_string())?;
     }
@@ -70,4 +74,15 @@ fn run_plan(report: &Report) -> Result<(), String> {
     }
     report.send(&Event::Done);
     Ok(())
+}
+
+/// Ends the machine when its time is up, whatever the plan is doing then.
+fn watch_the_clock(report: &Arc<Report>, limit_s: u64) {
+    let report = Arc::clone(report);
+    std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_secs(limit_s));
+        report.send(&Event::Fault { message: format!("The time limit of {limit_s} s is over") });
+        report.drain();
+        bring_up::power_off()
+    });
 }
