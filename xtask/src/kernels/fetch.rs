@@ -11,6 +11,7 @@ use super::apt::{AptError, Offer, PrivateApt};
 use super::cache::{self, Cache, CacheError, Kernel, Source, Stored};
 use super::choice::{ChoiceError, FetchList, IMAGE_PREFIX, Wanted};
 use super::package::{self, PackageError};
+use crate::show;
 
 /// Why a kernel could not be brought.
 #[derive(Debug, thiserror::Error)]
@@ -53,11 +54,11 @@ pub(crate) fn run(
         })?;
         let offers = packages_of(&apt, &release)?;
         if holds(cache, &wanted.name, &offers) {
-            println!("{}: {release} is in the cache", wanted.name);
+            show(format_args!("{}: {release} is in the cache", wanted.name));
             continue;
         }
         let kernel = bring(cache, &apt, wanted, release, &offers)?;
-        println!("{}: {} fetched", wanted.name, kernel.release);
+        show(format_args!("{}: {} fetched", wanted.name, kernel.release));
         cache.enter(kernel)?;
     }
     Ok(())

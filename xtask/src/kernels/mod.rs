@@ -14,6 +14,7 @@ use std::path::PathBuf;
 
 use comfy_table::{Table, presets};
 
+use crate::show;
 pub(crate) use cache::{Cache, Kernel};
 
 /// The fetch list of this repository.
@@ -73,9 +74,9 @@ pub(crate) fn run(command: Command) -> Result<(), KernelsError> {
         Command::List(options) => {
             let cache = Cache::open(options.dir)?;
             if options.json {
-                println!("{}", cache.manifest_json()?);
+                show(cache.manifest_json()?);
             } else {
-                println!("{}", table(&cache.kernels()?));
+                show(table(&cache.kernels()?));
             }
         }
     }

@@ -47,9 +47,6 @@ pub(super) struct Plan {
     pub(super) memory_mib: u32,
     /// From the host's start to its power-off, in seconds.
     pub(super) timeout_s: u64,
-    /// Hold KVM's and perf's static keys; off only to look for crashes.
-    #[serde(default = "default_hold_static_keys")]
-    pub(super) hold_static_keys: bool,
     /// The commands.
     #[serde(rename = "step")]
     pub(super) steps: Vec<Step>,
@@ -87,10 +84,6 @@ fn default_pcpus() -> u32 {
 
 fn default_memory_mib() -> u32 {
     4096
-}
-
-fn default_hold_static_keys() -> bool {
-    true
 }
 
 fn default_expect() -> Vec<i32> {
@@ -157,7 +150,7 @@ impl Plan {
     }
 
     /// What the host is told, with the modules as paths there.
-    pub(super) fn setup(&self, modules: Vec<String>, limit_s: u64) -> Setup {
+    pub(super) fn setup(&self, modules: Vec<String>, hold_static_keys: bool) -> Setup {
         let steps = self
             .steps
             .iter()
@@ -167,7 +160,7 @@ impl Plan {
                 collect: step.collect.clone(),
             })
             .collect();
-        Setup { modules, hold_static_keys: self.hold_static_keys, limit_s, steps }
+        Setup { modules, hold_static_keys, limit_s: self.timeout_s, steps }
     }
 }
 

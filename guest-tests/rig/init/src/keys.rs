@@ -20,12 +20,16 @@ const APIC_BASE_ENABLE: u64 = 1 << 11;
 pub(crate) struct HeldKeys {
     _switched_off: (VmFd, VcpuFd, VcpuFd),
     _without_irqchip: (VmFd, VcpuFd),
-    _task_event: Counter,
+    _task_events: Vec<Counter>,
 }
+
+/// Every kind of software event that the monitor counts has a key of its own.
+const EVENTS: [Software; 3] =
+    [Software::DUMMY, Software::CPU_MIGRATIONS, Software::CONTEXT_SWITCHES];
 
 impl HeldKeys {
     /// Creates the users: a vCPU whose APIC is off by software (its reset state), one
-    /// whose APIC is off by hardware, one without an APIC, a perf event on a task.
+    /// whose APIC is off by hardware, one without an APIC, perf events on a task.
     pub(crate) fn take() -> Result<Self, String> {
         let kvm = Kvm::new().map_err(|error| format!("open /dev/kvm: {error}"))?;
         let with_irqchip = kvm.create_vm().map_err(|error| format!("create a VM: {error}"))?;
@@ -40,13 +44,15 @@ impl HeldKeys {
             .map_err(|error| format!("switch a vCPU's APIC off: {error}"))?;
         let without = kvm.create_vm().map_err(|error| format!("create a VM: {error}"))?;
         let without_apic = vcpu(&without, 0)?;
-        let task_event = Builder::new(Software::DUMMY)
-            .build()
+        let task_events = EVENTS
+            .into_iter()
+            .map(|event| Builder::new(event).build())
+            .collect::<Result<_, _>>()
             .map_err(|error| format!("open a perf event: {error}"))?;
         Ok(Self {
             _switched_off: (with_irqchip, by_software, by_hardware),
             _without_irqchip: (without, without_apic),
-            _task_event: task_event,
+            _task_events: task_events,
         })
     }
 }

@@ -23,7 +23,6 @@ fn plan(steps: Vec<Step>) -> Plan {
         pcpus: 2,
         memory_mib: 64,
         timeout_s: 60,
-        hold_static_keys: true,
         steps,
     }
 }
