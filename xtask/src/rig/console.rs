@@ -6,8 +6,8 @@ use std::fs;
 use std::path::Path;
 
 /// The first of these on the console is where a crash begins.
-const CRASH_MARKS: [&str; 6] =
-    ["Oops", "BUG:", "Kernel panic", "general protection fault", "rig-init:", "watchdog:"];
+const CRASH_MARKS: [&str; 5] =
+    ["Oops:", "BUG:", "Kernel panic", "general protection fault", "rig-init:"];
 /// So many lines are shown.
 const SHOWN_LINES: usize = 30;
 

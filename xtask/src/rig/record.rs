@@ -110,6 +110,10 @@ impl<'a> Recorder<'a> {
                 self.record.boot_ms = Some(milliseconds(self.elapsed()));
                 self.record.release = Some(release);
                 self.record.pcpus = Some(pcpus);
+                if pcpus != self.plan.pcpus as usize {
+                    let wanted = self.plan.pcpus;
+                    self.faults.push(format!("the host has {pcpus} pCPUs, expected {wanted}"));
+                }
             }
             Event::Output { step, stream, line } => {
                 if let Some(step) = self.step(step) {

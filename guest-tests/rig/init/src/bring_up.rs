@@ -1,4 +1,11 @@
-//! Makes a bare kernel with an initramfs usable: file systems, modules, power-off.
+//! Makes a bare kernel with an initramfs usable: file systems, modules, pCPUs,
+//! power-off.
+//!
+//! The kernel starts with one pCPU. While it boots, loads modules and meets its first
+//! VM it patches its own code many times. QEMU's emulation first drops its
+//! translations of code that is about to be written and then writes; a second pCPU
+//! that runs the code in between makes it translate the old bytes again, for good. A
+//! host that boots with two pCPUs dies of this in about one of sixty boots.
 //!
 //! Owner: process 1, from its only thread. No state of its own.
 
@@ -19,10 +26,13 @@ pub(crate) enum BringUpError {
     Mount { kind: &'static str, target: &'static str, reason: nix::Error },
     #[error("Cannot open the module {path}: {reason}")]
     OpenModule { path: String, reason: std::io::Error },
+    #[error("Cannot bring up the pCPU {path}: {reason}")]
+    Online { path: String, reason: std::io::Error },
     #[error("The kernel refused the module {path}: {reason}")]
     LoadModule { path: String, reason: nix::Error },
 }
 
+const PCPUS: &str = "/sys/devices/system/cpu";
 const FILE_SYSTEMS: [(&str, &str); 5] = [
     ("proc", "/proc"),
     ("sysfs", "/sys"),
@@ -51,6 +61,22 @@ pub(crate) fn load_module(path: &str) -> Result<(), BringUpError> {
         Ok(()) | Err(nix::Error::EEXIST) => Ok(()),
         Err(reason) => Err(BringUpError::LoadModule { path: path.to_owned(), reason }),
     }
+}
+
+/// Brings up every pCPU that is not running yet.
+pub(crate) fn bring_up_pcpus() -> Result<(), BringUpError> {
+    let online = |path: String, reason| BringUpError::Online { path, reason };
+    let entries = std::fs::read_dir(PCPUS).map_err(|reason| online(PCPUS.to_owned(), reason))?;
+    for entry in entries.filter_map(Result::ok) {
+        // The first pCPU has no such file, nor have the folder's other entries.
+        let switch = entry.path().join("online");
+        let Ok(state) = std::fs::read_to_string(&switch) else { continue };
+        if state.trim() == "0" {
+            std::fs::write(&switch, "1")
+                .map_err(|reason| online(switch.display().to_string(), reason))?;
+        }
+    }
+    Ok(())
 }
 
 /// What the host has to say about itself once it is up.

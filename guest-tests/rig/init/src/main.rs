@@ -62,12 +62,13 @@ fn run_plan(report: &Arc<Report>) -> Result<(), String> {
     for module in &setup.modules {
         bring_up::load_module(module).map_err(|error| error.to_string())?;
     }
-    // Held until power-off: dropping it would patch the kernel's code once more.
+    // Held until power-off: letting go would patch the kernel's code once more.
     let _held = if setup.hold_static_keys {
         Some(keys::HeldKeys::take().map_err(|error| format!("Cannot hold the keys: {error}"))?)
     } else {
         None
     };
+    bring_up::bring_up_pcpus().map_err(|error| error.to_string())?;
     report.send(&bring_up::ready());
     for (step, command) in setup.steps.iter().enumerate() {
         steps::run(report, step, command);

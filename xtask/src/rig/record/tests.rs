@@ -129,3 +129,13 @@ fn a_step_that_the_plan_lacks_is_a_fault() {
     let record = record(&plan, [exited(0, 0), line], &HostEnd::PoweredOff);
     assert!(record.host_failure.unwrap().contains("step 9"));
 }
+
+#[test]
+fn a_host_with_another_number_of_pcpus_fails_the_run() {
+    let plan = plan(vec![step("a")]);
+    let ready = |pcpus| Event::Ready { release: "6.12".into(), pcpus, uptime_ms: 1 };
+    let right = record(&plan, [ready(2), exited(0, 0)], &HostEnd::PoweredOff);
+    assert_eq!(right.verdict, Verdict::Pass);
+    let wrong = record(&plan, [ready(1), exited(0, 0)], &HostEnd::PoweredOff);
+    assert!(wrong.host_failure.unwrap().contains("1 pCPUs, expected 2"));
+}
