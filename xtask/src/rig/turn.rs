@@ -3,6 +3,7 @@
 //! Owner: the calling thread, from start to record. States: see `qemu.rs`.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,6 +18,12 @@ use crate::show;
 
 /// The host powers itself off at its limit; this is how much later it is killed.
 const GRACE: Duration = Duration::from_secs(10);
+/// What a run leaves in its folder.
+const CONSOLE: &str = "console.log";
+const JSON: &str = "result.json";
+const KTAP: &str = "result.ktap";
+const FILES: &str = "files";
+const RESULTS: [&str; 4] = [CONSOLE, JSON, KTAP, FILES];
 
 /// What one boot needs.
 #[derive(Debug)]
@@ -34,12 +41,11 @@ pub(super) struct Turn<'a> {
 impl Turn<'_> {
     /// Boots once, shows the results as they come, and writes them into the folder.
     pub(super) fn run(&self, show_command: bool) -> Result<Record, RigError> {
-        fs::create_dir_all(self.place)
-            .map_err(|source| RigError::Write { path: self.place.to_owned(), source })?;
+        self.clear()?;
         let hardware = Hardware {
             kernel: self.kernel.to_owned(),
             initramfs: self.initramfs.to_owned(),
-            console: self.place.join("console.log"),
+            console: self.place.join(CONSOLE),
             pcpus: self.plan.pcpus,
             memory_mib: self.plan.memory_mib,
         };
@@ -55,9 +61,32 @@ impl Turn<'_> {
         drop(machine);
         let record = recorder.finish(&end);
         print_rest(&record, &hardware.console);
-        self.write("result.json", &render(&record))?;
-        self.write("result.ktap", &ktap::document(&record))?;
+        self.write(JSON, &render(&record))?;
+        self.write(KTAP, &ktap::document(&record))?;
+        for step in &record.steps {
+            for (path, text) in &step.files {
+                let name = Path::new(path).file_name().unwrap_or_default();
+                self.write(Path::new(FILES).join(&step.name).join(name), text)?;
+            }
+        }
         Ok(record)
+    }
+
+    /// Makes the folder and removes the results of an earlier run, which would pass for
+    /// this one's if it broke off.
+    fn clear(&self) -> Result<(), RigError> {
+        let wrong = |source| RigError::Write { path: self.place.to_owned(), source };
+        fs::create_dir_all(self.place).map_err(wrong)?;
+        for name in RESULTS {
+            let path = self.place.join(name);
+            let removed =
+                if path.is_dir() { fs::remove_dir_all(&path) } else { fs::remove_file(&path) };
+            match removed {
+                Err(error) if error.kind() != ErrorKind::NotFound => return Err(wrong(error)),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Follows the host with a progress line on a terminal; steps print as they end.
@@ -84,9 +113,12 @@ impl Turn<'_> {
         end
     }
 
-    fn write(&self, name: &str, text: &str) -> Result<(), RigError> {
+    fn write(&self, name: impl AsRef<Path>, text: &str) -> Result<(), RigError> {
         let path = self.place.join(name);
-        fs::write(&path, text).map_err(|source| RigError::Write { path, source })
+        let folder = path.parent().unwrap_or(self.place);
+        fs::create_dir_all(folder)
+            .and_then(|()| fs::write(&path, text))
+            .map_err(|source| RigError::Write { path, source })
     }
 }
 

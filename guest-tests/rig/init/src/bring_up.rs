@@ -20,8 +20,8 @@ use rig_wire::Event;
 /// Why the host could not be brought up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BringUpError {
-    #[error("Cannot create the mount point {target}: {reason}")]
-    MountPoint { target: &'static str, reason: std::io::Error },
+    #[error("Cannot create the folder {path}: {reason}")]
+    Folder { path: &'static str, reason: std::io::Error },
     #[error("Cannot mount {kind} on {target}: {reason}")]
     Mount { kind: &'static str, target: &'static str, reason: nix::Error },
     #[error("Cannot open the module {path}: {reason}")]
@@ -41,11 +41,17 @@ const FILE_SYSTEMS: [(&str, &str); 5] = [
     ("tracefs", "/sys/kernel/tracing"),
 ];
 
-/// Mounts the kernel's own file systems.
-pub(crate) fn mount_all() -> Result<(), BringUpError> {
+/// Folders for the commands' own files.
+const FOLDERS: [&str; 2] = ["/out", "/tmp"];
+
+/// Mounts the kernel's own file systems and makes the folders that commands expect.
+pub(crate) fn lay_out() -> Result<(), BringUpError> {
+    let create = |path| {
+        std::fs::create_dir_all(path).map_err(|reason| BringUpError::Folder { path, reason })
+    };
+    FOLDERS.into_iter().try_for_each(create)?;
     for (kind, target) in FILE_SYSTEMS {
-        std::fs::create_dir_all(target)
-            .map_err(|reason| BringUpError::MountPoint { target, reason })?;
+        create(target)?;
         mount(Some(kind), target, Some(kind), MsFlags::empty(), None::<&str>)
             .map_err(|reason| BringUpError::Mount { kind, target, reason })?;
     }

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
 
 /// Runs the plan. Without a report port there is nobody to tell but the console.
 fn serve() -> ! {
-    if let Err(error) = bring_up::mount_all() {
+    if let Err(error) = bring_up::lay_out() {
         eprintln!("rig-init: {error}");
         bring_up::power_off();
     }
