@@ -19,6 +19,11 @@ pub(crate) mod call {
     pub(crate) const IDLE: u64 = 3;
 }
 
+unsafe extern "C" {
+    /// See `traps`, whose interrupt entry knows where it halts.
+    fn idle_direct(awake: *const u64);
+}
+
 /// True if the program runs at CPL0. Written once by vCPU 0 before the others start.
 pub(crate) static DIRECT: AtomicBool = AtomicBool::new(false);
 
@@ -101,9 +106,6 @@ pub(crate) fn idle(awake: &AtomicU64) {
     if !direct() {
         return enter(call::IDLE, awake.as_ptr() as u64, 0);
     }
-    // SAFETY: at CPL0 with interrupts on; `sti` takes effect after `hlt` has begun.
-    unsafe {
-        asm!("cli", "cmp qword ptr [{0}], 0", "jne 2f", "sti", "hlt", "2:", "sti",
-             in(reg) awake.as_ptr(), options(nostack));
-    }
+    // SAFETY: at CPL0 with interrupts on; the word outlives the halt.
+    unsafe { idle_direct(awake.as_ptr()) }
 }

@@ -12,6 +12,10 @@
 //! mask interrupts; a nested one meets the mask of `Shootdown::on_interrupt` and
 //! returns at once, so that at most one per pending word is on the stack.
 //!
+//! `sti` holds interrupts off until `hlt` has begun, but QEMU's emulated SVM forgets
+//! that across an exit between the two. So an interrupt that finds a vCPU before its
+//! `hlt` also takes it past the `hlt`: it was what the halt would have waited for.
+//!
 //! An access of `access` that faults continues at its denied exit. Any other
 //! exception ends the run.
 
@@ -185,15 +189,21 @@ global_asm!(
     "cmp qword ptr [rdi], 0",
     "jne 5f",
     "sti",
-    "hlt",
+    "gate_halt: hlt",
     "5: iretq",
     "6: ud2",
     ".size gate_entry, . - gate_entry",
-    // [rsp] rcx, +8 rax, +16 rip, +24 cs, +32 rflags, +40 rsp. From the halted gate
-    // nothing but the end of the interrupt is due.
+    // [rsp] rcx, +8 rax, +16 rip, +24 cs, +32 rflags, +40 rsp. From the gate nothing
+    // but the end of the interrupt is due, and of a halt that has not begun.
     ".macro to_upcall",
     "test byte ptr [rsp + 24], 3",
-    "jz 2f",
+    "jnz 3f",
+    "lea rax, [rip + gate_halt]",
+    "cmp [rsp + 16], rax",
+    "jne 2f",
+    "inc qword ptr [rsp + 16]", // hlt is one byte
+    "jmp 2f",
+    "3:",
     "mov rcx, [rsp + 40]",
     "mov rax, [rsp + 16]",
     "sub rcx, 8",
@@ -262,9 +272,25 @@ global_asm!(
     "ret",
     ".size upcall, . - upcall",
     "entry direct_entry",
+    "push rax",
+    "lea rax, [rip + direct_halt]",
+    "cmp [rsp + 8], rax",
+    "jne 2f",
+    "inc qword ptr [rsp + 8]", // hlt is one byte
+    "2: pop rax",
     "save_and_call {interrupted_direct}",
     "iretq",
     ".size direct_entry, . - direct_entry",
+    // Halts at CPL0 with interrupts on, unless the word at RDI is not 0.
+    "entry idle_direct",
+    "cli",
+    "cmp qword ptr [rdi], 0",
+    "jne 2f",
+    "sti",
+    "direct_halt: hlt",
+    "2: sti",
+    "ret",
+    ".size idle_direct, . - idle_direct",
     "entry spurious_entry",
     "iretq",
     ".size spurious_entry, . - spurious_entry",
