@@ -2,7 +2,7 @@
 //!
 //! Plain values without state or ordering, made by the script parser or by the
 //! random generator, and compiled for one [`crate::world::World`] by
-//! [`crate::program::Program::compile`].
+//! [`crate::program`].
 
 use pv_tlb::addr::{Gva, PageSize};
 
