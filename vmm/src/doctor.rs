@@ -27,18 +27,29 @@ pub fn kernel_release() -> String {
     if text.is_empty() { "unknown".to_owned() } else { text.trim().to_owned() }
 }
 
+/// True if the host's CPU has one of these flags.
+fn cpu_has(flags: &[&str]) -> bool {
+    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let line = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
+    line.split_whitespace().any(|flag| flags.contains(&flag))
+}
+
+/// True if this KVM has no hardware to run guest code at CPL 0, and interprets it.
+#[must_use]
+pub fn interprets_cpl_0() -> bool {
+    !cpu_has(&["vmx", "svm"])
+}
+
 /// Which kind of KVM this is, from the host's CPU flags.
 #[must_use]
 pub fn kvm_kind() -> String {
-    let cpuinfo = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let flags = cpuinfo.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
-    let has = |flag: &str| flags.split_whitespace().any(|f| f == flag);
-    let nested = if has("hypervisor") { " (nested: the host is itself a guest)" } else { "" };
-    match (has("vmx"), has("svm")) {
-        (true, _) => format!("hardware KVM on VMX{nested}"),
-        (_, true) => format!("hardware KVM on SVM{nested}"),
-        _ => "software KVM: no VMX or SVM, guest CPL 0 code may be interpreted".to_owned(),
+    if interprets_cpl_0() {
+        return "software KVM: no VMX or SVM, guest CPL 0 code may be interpreted".to_owned();
     }
+    let kind = if cpu_has(&["vmx"]) { "VMX" } else { "SVM" };
+    let nested = cpu_has(&["hypervisor"]);
+    let host = if nested { " (nested: the host is itself a guest)" } else { "" };
+    format!("hardware KVM on {kind}{host}")
 }
 
 /// Examines the host.

@@ -12,7 +12,7 @@ use pvtlb_api::stress::{HostFacts, SCHEMA, Settings, StressReport};
 use super::{pins, print};
 use crate::boot::Offered;
 use crate::cli::StressArgs;
-use crate::doctor::{kernel_release, kvm_kind};
+use crate::doctor::{interprets_cpl_0, kernel_release, kvm_kind};
 use crate::error::Error;
 use crate::flush::entry::EntryFlush;
 use crate::kvm::signals::EndSignals;
@@ -98,6 +98,7 @@ fn sweep(
             entry,
             deadline: args.guest.deadline,
             tsc_khz: probe.tsc_khz,
+            interprets_cpl_0: interprets_cpl_0(),
         },
     })
 }

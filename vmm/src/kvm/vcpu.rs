@@ -22,6 +22,8 @@ use super::{Error, Result};
 
 const CR0_PE: u64 = 1 << 0;
 const CR0_ET: u64 = 1 << 4;
+const CR0_NE: u64 = 1 << 5;
+const CR0_WP: u64 = 1 << 16;
 const CR0_PG: u64 = 1 << 31;
 const CR3_PWT: u64 = 1 << 3;
 const CR4_PAE: u64 = 1 << 5;
@@ -268,7 +270,8 @@ fn long_mode(sregs: &mut kvm_sregs, entry: &LongModeEntry) {
     sregs.gdt.limit = entry.gdt_limit;
     sregs.idt.base = 0;
     sregs.idt.limit = 0;
-    sregs.cr0 = CR0_PE | CR0_ET | CR0_PG;
+    // With WP, so that read-only pages are read-only for guest code at CPL 0 too.
+    sregs.cr0 = CR0_PE | CR0_ET | CR0_NE | CR0_WP | CR0_PG;
     sregs.cr3 = entry.cr3.0;
     sregs.cr4 = CR4_PAE;
     sregs.efer = EFER_LME | EFER_LMA;

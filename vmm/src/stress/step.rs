@@ -71,6 +71,8 @@ pub struct Recipe {
     pub deadline: Duration,
     /// TSC frequency of guests.
     pub tsc_khz: u32,
+    /// This KVM interprets guest code at CPL 0.
+    pub interprets_cpl_0: bool,
 }
 
 /// What one round left.

@@ -190,9 +190,9 @@ impl Sweep {
             control.reason = Some("needs two pCPUs, so that a reader runs meanwhile".to_owned());
             return Ok(control);
         }
-        if self.recipe.algorithm_cpl == 0 {
+        if self.recipe.algorithm_cpl == 0 && self.recipe.interprets_cpl_0 {
             control.reason =
-                Some("algorithms at CPL 0 hide staleness on a KVM that interprets them".to_owned());
+                Some("this KVM interprets algorithms at CPL 0, which hides staleness".to_owned());
             return Ok(control);
         }
         let recipe = Recipe {
