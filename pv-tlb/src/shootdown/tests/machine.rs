@@ -129,7 +129,11 @@ impl Machine {
 
     /// KVM takes `vcpu` off its pCPU.
     pub(super) fn preempt(&self, vcpu: u32) {
-        self.store(Word::Preempted(VcpuId(vcpu)), u64::from(PREEMPTED), Ordering::SeqCst);
+        // A vCPU that is off its pCPU cannot be taken off again; a second store of 1
+        // would erase a flag, and KVM's copy of the byte keeps it from that.
+        if !self.is_preempted(vcpu) {
+            self.store(Word::Preempted(VcpuId(vcpu)), u64::from(PREEMPTED), Ordering::SeqCst);
+        }
     }
 
     /// KVM puts `vcpu` back, flushing first if that was asked for.
