@@ -7,6 +7,7 @@
 //! Kept short: a KVM that interprets CPL0 runs it at about 1.5 million
 //! instructions a second.
 
+use core::arch::x86_64::__cpuid;
 use core::arch::{asm, global_asm};
 use core::mem::size_of;
 use core::sync::atomic::{AtomicBool, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
@@ -34,6 +35,10 @@ const CODE_64: u64 = 0x00af_9b00_0000_ffff;
 const DATA: u64 = 0x00cf_9300_0000_ffff;
 const DPL_3: u64 = 3 << 45;
 const TASK_64: u64 = 0x0000_8900_0000_0000;
+
+const MSR_EFER: u32 = 0xc000_0080;
+const EFER_NO_EXECUTE: u64 = 1 << 11;
+const CR0_WRITE_PROTECT: u64 = 1 << 16;
 
 const SERIAL: u16 = 0x3f8;
 const SERIAL_PORTS: u16 = 8;
@@ -120,7 +125,7 @@ extern "C" fn boot(vcpu: u64) -> ! {
         }
     }
     load_segments(area);
-    load_tables();
+    load_tables(vcpu as u32);
     area.local.id.store(vcpu, Relaxed);
     // SAFETY: the GS segment is loaded, and only `vcpu::me` uses it.
     unsafe { gate::write_msr_here(0xc000_0101, &raw const area.local as u64) };
@@ -142,8 +147,8 @@ fn share() {
     traps::fill_idt(params().algorithm_cpl == 0, params::x2apic());
     paging::build_init_mm();
     doorbell::find();
-    let offered = core::arch::x86_64::__cpuid(1).ecx & 1 << 17 != 0;
-    machine::PCIDS.store(offered, Relaxed);
+    machine::PCIDS.store(__cpuid(1).ecx & 1 << 17 != 0, Relaxed);
+    paging::NO_EXECUTE_OFFERED.store(__cpuid(0x8000_0001).edx & 1 << 20 != 0, Relaxed);
     // Partner: the wait in `boot`.
     SHARED.store(true, Release);
 }
@@ -192,15 +197,15 @@ fn load_segments(area: &'static Area) {
     }
 }
 
-/// IDT, page tables, PCIDs.
-fn load_tables() {
+/// IDT, page tables, and the bits that say how they are used.
+fn load_tables(vcpu: u32) {
     let (address, limit) = traps::idt();
     let pointer = Pointer { limit, address };
     // SAFETY: the table is filled and never changes.
     unsafe { asm!("lidt [{}]", in(reg) &raw const pointer, options(nostack, preserves_flags)) };
     // SAFETY: the identity map covers this image at the same addresses as before.
     unsafe {
-        asm!("mov cr3, {}", in(reg) paging::root(INIT_MM), options(nostack, preserves_flags));
+        asm!("mov cr3, {}", in(reg) paging::root(INIT_MM, vcpu), options(nostack, preserves_flags));
     }
     if machine::PCIDS.load(Relaxed) {
         // SAFETY: CPUID offers PCIDs, and CR3 bits 11:0 are 0.
@@ -208,14 +213,28 @@ fn load_tables() {
             asm!("mov {0}, cr4", "or {0}, 1 << 17", "mov cr4, {0}", out(reg) _, options(nostack));
         }
     }
+    if paging::NO_EXECUTE_OFFERED.load(Relaxed) {
+        // SAFETY: every x86-64 CPU has the register.
+        let features = unsafe { gate::read_msr_here(MSR_EFER) };
+        // SAFETY: CPUID offers the bit, and no entry of the current tables has it.
+        unsafe { gate::write_msr_here(MSR_EFER, features | EFER_NO_EXECUTE) };
+    }
+    let protect = gate::DIRECT.load(Relaxed) || paging::write_protects(vcpu);
+    // SAFETY: the one bit changed is about CPL0 stores to read-only pages. Only a
+    // program at CPL0 makes any, and it keeps the protection.
+    unsafe {
+        asm!("mov {0}, cr0", "and {0}, {1}", "or {0}, {2}", "mov cr0, {0}", out(reg) _,
+             in(reg) !CR0_WRITE_PROTECT, in(reg) if protect { CR0_WRITE_PROTECT } else { 0 },
+             options(nostack));
+    }
 }
 
 /// Lets KVM keep this vCPU's steal-time record, with the preempted byte in it.
 fn offer_steal_time(area: &'static Area) {
-    let signature = core::arch::x86_64::__cpuid(kvm::CPUID_SIGNATURE);
+    let signature = __cpuid(kvm::CPUID_SIGNATURE);
     let found = [signature.ebx, signature.ecx, signature.edx] == kvm::SIGNATURE;
     assert!(found, "Strategy kvm-pv needs KVM's CPUID leaves");
-    let features = core::arch::x86_64::__cpuid(kvm::CPUID_FEATURES).eax;
+    let features = __cpuid(kvm::CPUID_FEATURES).eax;
     let needed = kvm::FEATURE_STEAL_TIME | kvm::FEATURE_PV_TLB_FLUSH;
     assert!(features & needed == needed, "KVM features {features:#x}, expected {needed:#x}");
     let record = area.steal_time.get() as u64;

@@ -147,7 +147,7 @@ impl Platform for Machine {
         let pcid = if pcids { u64::from(slot) + 1 } else { 0 };
         let keep = if pcids && !flush { KEEP } else { 0 };
         // SAFETY: `root` gives tables that share the identity map.
-        unsafe { gate::load_cr3(paging::root(mm) | pcid | keep) };
+        unsafe { gate::load_cr3(paging::root(mm, vcpu::me()) | pcid | keep) };
     }
 
     fn slots(&self) -> u8 {

@@ -6,8 +6,16 @@
 //! the local APIC uncached. Windows are built by vCPU 0 at the program's level;
 //! afterwards only the owner of a test page writes its entry. Accessed and dirty
 //! bits are set from the start, so the CPU never writes an entry.
+//!
+//! vCPUs are made different where it does not matter to them, because a KVM with
+//! shadow page tables lets equal vCPUs share them: an INVLPG of one would repair the
+//! others, and a flush that never reached them would go unseen. Such a table is kept
+//! for each combination of CR0.WP and of the rights that the levels above grant. So
+//! every other vCPU clears CR0.WP ([`write_protects`]), and every other pair uses a
+//! top table that denies execution of the window: four kinds, two of which any two
+//! neighbours are.
 
-use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use pv_tlb::addr::PAGE_BYTES;
 use pv_tlb::shootdown::{INIT_MM, MmId};
@@ -22,6 +30,7 @@ const UNCACHED: u64 = 1 << 3 | 1 << 4;
 const ACCESSED: u64 = 1 << 5;
 const DIRTY: u64 = 1 << 6;
 const LARGE: u64 = 1 << 7;
+const NO_EXECUTE: u64 = 1 << 63;
 const TABLE: u64 = PRESENT | WRITABLE | USER | ACCESSED;
 
 /// Flags of a test page that may be written.
@@ -57,7 +66,10 @@ struct Directories([[u64; 512]; GIBIBYTES]);
 static IDENTITY: Raw<Directories> = Raw::new(identity());
 static IDENTITY_POINTERS: Table = Table::new();
 static INIT_ROOT: Table = Table::new();
-static ROOTS: [AtomicU64; MAX_MMS] = [const { AtomicU64::new(0) }; MAX_MMS];
+/// By mm: the top table, and the one that denies execution of the window.
+static ROOTS: [[AtomicU64; 2]; MAX_MMS] = [const { [const { AtomicU64::new(0) }; 2] }; MAX_MMS];
+/// EFER.NXE is set. Written by vCPU 0 at boot.
+pub(crate) static NO_EXECUTE_OFFERED: AtomicBool = AtomicBool::new(false);
 
 const fn identity() -> Directories {
     let mut tables = [[0; 512]; GIBIBYTES];
@@ -78,25 +90,38 @@ pub(crate) fn build_init_mm() {
         entry.store(directory | TABLE, Relaxed);
     }
     INIT_ROOT.0[0].store(IDENTITY_POINTERS.address() | TABLE, Relaxed);
-    ROOTS[INIT_MM.0 as usize].store(INIT_ROOT.address(), Relaxed);
+    for root in &ROOTS[INIT_MM.0 as usize] {
+        root.store(INIT_ROOT.address(), Relaxed);
+    }
 }
 
-/// The top table of `mm`, for CR3.
-pub(crate) fn root(mm: MmId) -> u64 {
+/// The top table of `mm` for `vcpu`, for CR3.
+pub(crate) fn root(mm: MmId, vcpu: u32) -> u64 {
+    let kind = (vcpu / 2 % 2) as usize;
     // Partner: the start barrier, after set-up by vCPU 0.
-    ROOTS[mm.0 as usize].load(Relaxed)
+    ROOTS[mm.0 as usize][kind].load(Relaxed)
+}
+
+/// True if `vcpu` has CR0.WP set, which means nothing at CPL3.
+pub(crate) fn write_protects(vcpu: u32) -> bool {
+    vcpu.is_multiple_of(2)
 }
 
 /// Makes an address space with an empty window.
 pub(crate) fn build_mm(heap: &mut Heap, mm: MmId) {
-    let top = new_table(heap);
-    top.0[0].store(IDENTITY_POINTERS.address() | TABLE, Relaxed);
-    ROOTS[mm.0 as usize].store(top.address(), Relaxed);
+    let window = new_table(heap).address() | TABLE;
+    let denied = if NO_EXECUTE_OFFERED.load(Relaxed) { NO_EXECUTE } else { 0 };
+    for (root, rights) in ROOTS[mm.0 as usize].iter().zip([0, denied]) {
+        let top = new_table(heap);
+        top.0[0].store(IDENTITY_POINTERS.address() | TABLE, Relaxed);
+        top.0[(WINDOW >> 39) as usize].store(window | rights, Relaxed);
+        root.store(top.address(), Relaxed);
+    }
 }
 
 /// The last-level entry of `address` in `mm`; makes the tables on the way.
 pub(crate) fn entry(heap: &mut Heap, mm: MmId, address: u64) -> &'static AtomicU64 {
-    let mut at = table(root(mm));
+    let mut at = table(root(mm, 0));
     for shift in [39, 30, 21] {
         let entry = &at.0[(address >> shift) as usize % 512];
         if entry.load(Relaxed) == 0 {

@@ -15,12 +15,14 @@ use crate::params::{add, report, workload};
 use crate::programs::now;
 use crate::{access, vcpu};
 
+/// Reads between two looks at the clock.
+const READS_AT_ONCE: u32 = 8;
+
 /// Reads the pages of one mm in turn.
 pub(crate) struct Reader {
     world: &'static World,
     mm: MmId,
     next: usize,
-    rounds: u64,
     /// In the mprotect workload: the last value this vCPU tried to write.
     written: Option<u64>,
 }
@@ -29,7 +31,7 @@ impl Reader {
     /// A reader of `mm`, which this vCPU must have loaded whenever it reads.
     pub(crate) fn new(world: &'static World, mm: MmId) -> Self {
         let written = (workload() == Workload::Mprotect).then_some(0);
-        Self { world, mm, next: 0, rounds: 0, written }
+        Self { world, mm, next: 0, written }
     }
 
     /// The mm it reads.
@@ -37,14 +39,17 @@ impl Reader {
         self.mm
     }
 
-    /// Calls of [`Self::read_some`] so far.
-    pub(crate) fn round(&self) -> u64 {
-        self.rounds
+    /// Checks pages for `ticks` of the time stamp counter, or longer if accesses are
+    /// denied, which takes a trap each.
+    pub(crate) fn read_for(&mut self, ticks: u64) {
+        let start = now();
+        while now().saturating_sub(start) < ticks {
+            self.read_some(READS_AT_ONCE);
+        }
     }
 
     /// Checks `count` pages.
     pub(crate) fn read_some(&mut self, count: u32) {
-        self.rounds += 1;
         let pages = self.world.count_in(self.mm);
         if pages == 0 {
             return core::hint::spin_loop();
