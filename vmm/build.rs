@@ -1,9 +1,9 @@
-//! Builds the bare-metal guest and leaves its image in `OUT_DIR/stress-guest.elf`,
-//! from where it is embedded.
+//! Builds the programs that run in guests and leaves them in `OUT_DIR`, from where they
+//! are embedded: the bare-metal guest and the agent for Linux guests.
 //!
-//! The guest is a workspace of its own, so this is a second cargo with its own target
-//! directory, its own lock file and an environment cleaned of everything that would
-//! change its flags. An explicit `--target` keeps those flags off build scripts.
+//! Each has flags of its own, so this is a second cargo with its own target directory
+//! and an environment cleaned of everything that would change its flags. An explicit
+//! `--target` keeps those flags off build scripts.
 
 use std::env;
 use std::ffi::OsString;
@@ -14,7 +14,7 @@ const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// No SSE, since an interpreted CPL0 has none; no red zone, since interrupts and
 /// upcalls push below the stack pointer; linked where it is loaded.
-const RUSTFLAGS: &[&str] = &[
+const STRESS_RUSTFLAGS: &[&str] = &[
     "-Ctarget-feature=-sse,-sse2",
     "-Crelocation-model=static",
     "-Cno-redzone=yes",
@@ -22,47 +22,81 @@ const RUSTFLAGS: &[&str] = &[
     "-Cforce-unwind-tables=no",
 ];
 
+/// The agent is alone in its file system: no loader, no libraries.
+const AGENT_RUSTFLAGS: &[&str] = &["-Ctarget-feature=+crt-static"];
+
 fn main() {
-    let guest = manifest_dir().join("../guest-tests/stress");
+    let guests = manifest_dir().join("../guest-tests");
     let pv_tlb = manifest_dir().join("../pv-tlb");
-    for source in ["src", "Cargo.toml", "Cargo.lock", "build.rs", "linker.ld"] {
-        watch(&guest.join(source));
-    }
-    for source in ["src", "Cargo.toml"] {
-        watch(&pv_tlb.join(source));
-    }
-    // Has the versions and lints that pv-tlb inherits.
-    watch(&manifest_dir().join("../Cargo.toml"));
+    watch(&guests.join("stress"), &["src", "Cargo.toml", "Cargo.lock", "build.rs", "linker.ld"]);
+    watch(&guests.join("linux"), &["src", "Cargo.toml"]);
+    watch(&pv_tlb, &["src", "Cargo.toml"]);
+    watch(&manifest_dir().join(".."), &["Cargo.lock"]);
     println!("cargo:rerun-if-changed=build.rs");
 
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let target_dir = out.join("guest-target");
-    build(&guest, &target_dir);
-    let image = target_dir.join(TARGET).join("release/stress-guest");
-    std::fs::copy(&image, out.join("stress-guest.elf"))
-        .unwrap_or_else(|error| panic!("Cannot copy {}: {error}", image.display()));
+    embed(&Guest {
+        folder: guests.join("stress"),
+        binary: "stress-guest",
+        rustflags: STRESS_RUSTFLAGS,
+        settings: &[],
+        embedded_as: "stress-guest.elf",
+    });
+    embed(&Guest {
+        folder: guests.join("linux"),
+        binary: "pvtlb-agent",
+        rustflags: AGENT_RUSTFLAGS,
+        settings: &[("CARGO_PROFILE_RELEASE_STRIP", "symbols")],
+        embedded_as: "pvtlb-agent",
+    });
+}
+
+/// A program that runs in the guest.
+struct Guest {
+    /// Of its manifest.
+    folder: PathBuf,
+    binary: &'static str,
+    rustflags: &'static [&'static str],
+    /// Further settings of its build, by environment variable.
+    settings: &'static [(&'static str, &'static str)],
+    /// File name in `OUT_DIR`.
+    embedded_as: &'static str,
 }
 
 fn manifest_dir() -> PathBuf {
     PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"))
 }
 
-fn watch(path: &Path) {
-    println!("cargo:rerun-if-changed={}", path.display());
+fn watch(folder: &Path, sources: &[&str]) {
+    for source in sources {
+        println!("cargo:rerun-if-changed={}", folder.join(source).display());
+    }
 }
 
-fn build(guest: &Path, target_dir: &Path) {
+/// Builds `guest` and leaves its binary in `OUT_DIR`.
+fn embed(guest: &Guest) {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let target_dir = out.join(format!("{}-target", guest.binary));
+    build(guest, &target_dir);
+    let image = target_dir.join(TARGET).join("release").join(guest.binary);
+    std::fs::copy(&image, out.join(guest.embedded_as))
+        .unwrap_or_else(|error| panic!("Cannot copy {}: {error}", image.display()));
+}
+
+fn build(guest: &Guest, target_dir: &Path) {
     let mut cargo = Command::new(env::var_os("CARGO").expect("cargo sets CARGO"));
-    cargo.args(["build", "--release", "--locked", "--target", TARGET, "--manifest-path"]);
-    cargo.arg(guest.join("Cargo.toml")).arg("--target-dir").arg(target_dir);
+    cargo.args(["build", "--release", "--locked", "--target", TARGET, "--bin", guest.binary]);
+    cargo.arg("--manifest-path").arg(guest.folder.join("Cargo.toml"));
+    cargo.arg("--target-dir").arg(target_dir);
     for (name, _) in env::vars_os().filter(|(name, _)| changes_the_build(name)) {
         cargo.env_remove(name);
     }
-    cargo.env("CARGO_ENCODED_RUSTFLAGS", RUSTFLAGS.join("\x1f"));
+    cargo.env("CARGO_ENCODED_RUSTFLAGS", guest.rustflags.join("\x1f"));
+    cargo.envs(guest.settings.iter().copied());
     let output = cargo.output().expect("Cannot run cargo for the guest");
     assert!(
         output.status.success(),
-        "The guest does not build ({}):\n{}",
+        "{} does not build ({}):\n{}",
+        guest.binary,
         output.status,
         String::from_utf8_lossy(&output.stderr)
     );

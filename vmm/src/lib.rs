@@ -11,6 +11,7 @@ pub mod devices;
 pub mod doctor;
 pub mod error;
 pub mod flush;
+pub mod initramfs;
 pub mod kvm;
 pub mod memory;
 pub mod metrics;

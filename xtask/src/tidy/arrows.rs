@@ -29,7 +29,7 @@ const CORE_DEPENDENCIES: &[&str] = &["bitflags", "zerocopy", "loom"];
 /// crate's root, be it main.rs or lib.rs.
 const VMM_LAYERS: &[&[&str]] = &[
     &["main", "cli", "error", "command", "doctor", "stress", "scenario", "run", "session", "probe"],
-    &["boot", "vcpu", "report"],
+    &["boot", "vcpu", "report", "initramfs"],
     &["flush", "placement", "devices"],
     &["kvm", "memory"],
     &["metrics"],
