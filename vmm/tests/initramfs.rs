@@ -48,8 +48,7 @@ fn added_files_come_after_their_folders_and_keep_their_content() {
 fn the_agent_needs_no_file_beside_it() {
     let elf = object::read::elf::ElfFile64::<object::Endianness>::parse(AGENT).unwrap();
     let segments = elf.elf_program_headers();
-    let interpreter = segments
-        .iter()
-        .any(|segment| segment.p_type.get(elf.endian()) == object::elf::PT_INTERP);
+    let interpreter =
+        segments.iter().any(|segment| segment.p_type.get(elf.endian()) == object::elf::PT_INTERP);
     assert!(!segments.is_empty() && !interpreter);
 }
