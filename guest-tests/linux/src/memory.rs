@@ -74,9 +74,10 @@ impl SharedWords {
     /// If there is no such word.
     pub fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.len, "Word {index} of {}", self.len);
+        let word = self.start.wrapping_add(index);
         // SAFETY: inside the mapping, aligned, and used by everybody as an atomic; the
         // borrow ends before the mapping does.
-        unsafe { &*self.start.add(index) }
+        unsafe { &*word }
     }
 }
 
@@ -277,8 +278,8 @@ fn map_at(start: usize, run: Range<usize>, file: Option<&File>, how: MapFlags) -
             // SAFETY: replaces nothing (NOREPLACE), or pages of the caller's own arena.
             unsafe { mmap(at, bytes, rights, how | MapFlags::SHARED, file, offset) }?;
         }
-        // SAFETY: as above.
         None => {
+            // SAFETY: as above.
             unsafe { mmap_anonymous(at, bytes, rights, how | MapFlags::PRIVATE) }?;
         }
     }
