@@ -17,13 +17,14 @@ const FLAGS: &[&str] =
 const EVENT: &str = "events/tlb/tlb_flush";
 const TRACE_FOLDERS: &[&str] = &["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
 const TRIGGER: &str = "hist:keys=reason";
-/// Linux, include/linux/mm_types.h: enum tlb_flush_reason.
+/// Linux, include/linux/mm_types.h: enum tlb_flush_reason; the last in newer kernels only.
 const REASONS: &[&str] = &[
     "task-switch",
     "remote-shootdown",
     "local-shootdown",
     "local-mm-shootdown",
     "remote-send-ipi",
+    "remote-wrong-cpu",
 ];
 
 /// The machine as its kernel sees it.
