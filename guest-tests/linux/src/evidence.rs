@@ -34,7 +34,7 @@ pub struct Machine {
     pub release: String,
     /// vCPUs that are online.
     pub vcpus: usize,
-    /// Those of [`FLAGS`] that vCPU 0 has.
+    /// Of the flags that decide how a guest flushes, those that vCPU 0 has.
     pub flags: Vec<String>,
     /// The command line it was started with.
     pub command_line: String,
