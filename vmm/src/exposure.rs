@@ -61,10 +61,7 @@ impl Exposure<'_> {
         };
         let steal = self.enabled(|m| m.paravirtual.steal_time);
         match feature {
-            "steal_time" => {
-                let (used, text) = on("MSR_KVM_STEAL_TIME", steal);
-                (used, format!("{text}; preemptions reported: {}", counted("preemption_reported")))
-            }
+            "steal_time" => on("MSR_KVM_STEAL_TIME", steal),
             // Linux asks for a flush by a bit in the record, which makes no exit.
             "pv_tlb_flush" if steal == 0 => (Some(false), "no steal-time record".to_owned()),
             "pv_tlb_flush" if vcpus == 1 => {
