@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use pv_tlb::abi::stress::{Apic, Program, Workload};
 
 use crate::flush::rule::CompletionChoice;
+use crate::kvm::features::Feature;
 use crate::scenario::args::ScenarioArgs;
 use crate::stress::mode::Mode;
 
@@ -141,12 +142,61 @@ pub enum PvTlb {
     Hyperv,
 }
 
+/// How a kernel is entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum BootProtocol {
+    /// linux for a Linux kernel, bare for any other ELF
+    Auto,
+    /// The 64-bit entry of Linux
+    Linux,
+    /// The 32-bit PVH entry of Linux
+    Pvh,
+    /// The contract of docs/guest-entry.md
+    Bare,
+}
+
+/// Flags of a Linux guest.
+#[derive(Debug, Args)]
+pub struct LinuxArgs {
+    /// Initial RAM disk of a Linux guest
+    #[arg(long, value_name = "FILE", requires = "kernel")]
+    pub initrd: Option<PathBuf>,
+    /// Kernel parameters; they replace defaults of the same key (docs/run.md)
+    #[arg(
+        long,
+        default_value = "",
+        hide_default_value = true,
+        value_name = "STR",
+        requires = "kernel"
+    )]
+    pub cmdline: String,
+    /// How the kernel is entered
+    #[arg(long, value_enum, default_value = "auto", value_name = "PROTOCOL")]
+    pub boot_protocol: BootProtocol,
+    /// CPUID bits to hide from a Linux guest, by name
+    #[arg(long, value_delimiter = ',', value_name = "NAME,NAME,…", value_parser = Feature::by_name)]
+    pub cpu_hide: Vec<Feature>,
+    /// CPUID bits to show to a Linux guest whatever KVM supports
+    #[arg(long, value_delimiter = ',', value_name = "NAME,NAME,…", value_parser = Feature::by_name)]
+    pub cpu_force: Vec<Feature>,
+    /// Also write the exposure report of a Linux guest to this file
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// Run Linux also where KVM interprets kernel code
+    #[arg(long)]
+    pub force: bool,
+}
+
 /// Flags of `run`.
 #[derive(Debug, Args)]
 pub struct RunArgs {
-    /// ELF kernel that follows docs/guest-entry.md [default: the stress guest]
+    /// Linux kernel (bzImage or ELF), or an ELF that follows docs/guest-entry.md
+    /// [default: the stress guest]
     #[arg(long, value_name = "FILE")]
     pub kernel: Option<PathBuf>,
+    /// Linux flags.
+    #[command(flatten)]
+    pub linux: LinuxArgs,
     /// Number of vCPUs
     #[arg(long, default_value = "2", value_name = "N", value_parser = vcpus)]
     pub cpus: u32,

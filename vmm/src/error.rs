@@ -32,6 +32,12 @@ pub enum Error {
     /// A vCPU did not answer a flush before the deadline.
     #[error("{0}")]
     Late(String),
+    /// A Linux guest asked for a reset.
+    #[error("Guest asked for a reset")]
+    Reset,
+    /// A Linux guest panicked.
+    #[error("Guest kernel panicked; the reason is on its console")]
+    Panicked,
     /// A file could not be written.
     #[error("Cannot write {what}")]
     Output {
@@ -61,6 +67,8 @@ impl Error {
             Self::Verdict(_) => 5,
             Self::Late(_) => 6,
             Self::Output { .. } => 7,
+            Self::Reset => 10,
+            Self::Panicked => 11,
             Self::OutputClosed => 141,
             Self::Interrupted(EndSignal::Interrupt) => 130,
             Self::Interrupted(EndSignal::Terminate) => 143,

@@ -1,8 +1,8 @@
 //! The library behind the `pvtlb` binary.
 //!
-//! Layers, each using only those below it: command > stress, doctor, scenario, probe,
-//! session > boot, vcpu > flush, placement, devices > kvm, memory > metrics. See
-//! ARCHITECTURE.md.
+//! Layers, each using only those below it: command > stress, doctor, scenario,
+//! exposure, probe, session > boot, vcpu > flush, placement, devices > kvm, memory >
+//! metrics. See ARCHITECTURE.md.
 
 pub mod boot;
 pub mod cli;
@@ -10,6 +10,7 @@ pub mod command;
 pub mod devices;
 pub mod doctor;
 pub mod error;
+pub mod exposure;
 pub mod flush;
 pub mod initramfs;
 pub mod kvm;

@@ -117,6 +117,22 @@ pub struct VcpuMetrics {
     pub exits: ExitCounts,
     /// Flushes.
     pub flush: FlushCounts,
+    /// KVM's paravirtual MSRs when the vCPU ended.
+    pub paravirtual: ParavirtualUse,
+}
+
+/// What a guest had enabled on one vCPU: the MSRs by which it takes KVM's offers,
+/// `None` where this KVM does not have or show one.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ParavirtualUse {
+    /// `MSR_KVM_STEAL_TIME`.
+    pub steal_time: Option<u64>,
+    /// `MSR_KVM_SYSTEM_TIME_NEW`, the clock.
+    pub clock: Option<u64>,
+    /// `MSR_KVM_ASYNC_PF_EN`.
+    pub async_pf: Option<u64>,
+    /// `MSR_KVM_PV_EOI_EN`.
+    pub pv_eoi: Option<u64>,
 }
 
 impl VcpuMetrics {

@@ -16,6 +16,7 @@ use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::timerfd::TimerFd;
 
 use crate::boot::Machine;
+use crate::devices::power::PowerEvent;
 use crate::kvm;
 use crate::kvm::signals::{EndSignal, EndSignals};
 use crate::metrics::VcpuMetrics;
@@ -29,6 +30,8 @@ const ESCAPE: u8 = 0x01;
 pub enum Ending {
     /// The guest gave a verdict, or a number that is none.
     Verdict(Result<Verdict, u32>),
+    /// A Linux guest switched itself off, asked for a reset, or panicked.
+    Power(PowerEvent),
     /// A vCPU could not go on.
     Failed(Failure),
     /// The guest did not report in time.
@@ -125,6 +128,7 @@ impl<'a> Watch<'a> {
             match event {
                 Event::Value { key, value } => self.values.push((key, value)),
                 Event::Ended(verdict) => self.end(Ending::Verdict(verdict)),
+                Event::Power(event) => self.end(Ending::Power(event)),
                 Event::Failed(failure) => self.end(Ending::Failed(failure)),
                 Event::ConsoleClosed => self.end(Ending::ConsoleClosed),
                 Event::ThreadEnds => self.end(Ending::Died),

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use linux_loader::elf;
+use linux_loader::loader::elf::PvhBootCapability;
 use linux_loader::loader::{Elf, KernelLoader};
 use pv_tlb::abi::stress::IMAGE_GPA;
 use vm_memory::ByteValued;
@@ -99,6 +100,8 @@ pub struct Loaded {
     pub entry: u64,
     /// First byte past the highest segment.
     pub end: u64,
+    /// First instruction in 32-bit mode, if a PVH note names one in a segment.
+    pub pvh_entry: Option<u64>,
 }
 
 /// Reads an image file.
@@ -131,9 +134,32 @@ pub fn load(name: &str, image: &[u8], memory: &GuestMemory) -> Result<Loaded, Er
         return Err(Error::Entry { name: name.to_owned(), entry });
     }
     let end = segments.iter().map(|s| s.memory().end).max().unwrap_or(IMAGE_GPA);
-    Elf::load(memory.mmap(), None, &mut Cursor::new(image), None)
+    let result = Elf::load(memory.mmap(), None, &mut Cursor::new(image), None)
         .map_err(|e| Error::Load { name: name.to_owned(), what: e.to_string() })?;
-    Ok(Loaded { entry, end })
+    let pvh_entry = match result.pvh_boot_cap {
+        PvhBootCapability::PvhEntryPresent(gpa) => Some(gpa.0),
+        PvhBootCapability::PvhEntryNotPresent | PvhBootCapability::PvhEntryIgnored => None,
+    };
+    let pvh_entry = pvh_entry.filter(|e| segments.iter().any(|s| s.memory().contains(e)));
+    Ok(Loaded { entry, end, pvh_entry })
+}
+
+/// True if `image` is an ELF with a note whose owner is Linux, or Xen as in a PVH
+/// note. Only a hint about what the file is: the notes are not parsed.
+#[must_use]
+pub fn has_linux_note(image: &[u8]) -> bool {
+    let Ok(header) = header("", image) else { return false };
+    let owned = |notes: &[u8]| {
+        let has = |owner: &[u8]| notes.windows(owner.len()).any(|window| window == owner);
+        has(b"Linux\0") || has(b"Xen\0")
+    };
+    programs("", image, &header).is_ok_and(|programs| {
+        programs.iter().filter(|p| p.p_type == elf::PT_NOTE).any(|p| {
+            let start = usize::try_from(p.p_offset).unwrap_or(usize::MAX);
+            let end = start.saturating_add(usize::try_from(p.p_filesz).unwrap_or(usize::MAX));
+            image.get(start..end.min(image.len())).is_some_and(owned)
+        })
+    })
 }
 
 fn header(name: &str, image: &[u8]) -> Result<elf::Elf64_Ehdr, Error> {
@@ -201,30 +227,37 @@ impl Segment {
 }
 
 fn segments(name: &str, image: &[u8], header: &elf::Elf64_Ehdr) -> Result<Vec<Segment>, Error> {
+    let programs = programs(name, image, header)?;
+    let loadable = programs.iter().filter(|program| program.p_type == elf::PT_LOAD);
+    loadable.enumerate().map(|(index, program)| segment(name, index, program)).collect()
+}
+
+fn programs(
+    name: &str,
+    image: &[u8],
+    header: &elf::Elf64_Ehdr,
+) -> Result<Vec<elf::Elf64_Phdr>, Error> {
     let size = size_of::<elf::Elf64_Phdr>();
     let count = usize::from(header.e_phnum);
     if count > MAX_SEGMENTS {
         let what = format!("{count} program headers, expected at most {MAX_SEGMENTS}");
         return Err(Error::NotElf { name: name.to_owned(), what });
     }
-    let mut segments = Vec::new();
+    let mut programs = Vec::with_capacity(count);
     for i in 0..count {
         let start = header.e_phoff.saturating_add((i * size) as u64);
         let bytes = usize::try_from(start)
             .ok()
             .and_then(|start| image.get(start..start.checked_add(size)?))
             .and_then(elf::Elf64_Phdr::from_slice_copied);
-        let program = bytes.ok_or_else(|| Error::Truncated {
+        programs.push(bytes.ok_or_else(|| Error::Truncated {
             name: name.to_owned(),
             what: format!("program header {i}"),
             end: start.saturating_add(size as u64),
             bytes: image.len() as u64,
-        })?;
-        if program.p_type == elf::PT_LOAD {
-            segments.push(segment(name, segments.len(), &program)?);
-        }
+        })?);
     }
-    Ok(segments)
+    Ok(programs)
 }
 
 fn segment(name: &str, index: usize, program: &elf::Elf64_Phdr) -> Result<Segment, Error> {

@@ -4,6 +4,7 @@
 //! their threads.
 
 pub mod image;
+pub mod linux;
 pub mod tables;
 
 use std::path::PathBuf;
@@ -59,6 +60,8 @@ pub enum Kernel {
     Embedded,
     /// An ELF file that follows the same entry contract (docs/guest-entry.md).
     File(PathBuf),
+    /// An unmodified Linux.
+    Linux(Box<linux::LinuxBoot>),
 }
 
 /// Everything a VM is made from.
@@ -114,6 +117,9 @@ pub enum Error {
     /// The image is wrong.
     #[error(transparent)]
     Image(#[from] image::Error),
+    /// Linux cannot be booted.
+    #[error(transparent)]
+    Linux(#[from] linux::Error),
     /// Guest memory.
     #[error(transparent)]
     Memory(#[from] crate::memory::Error),
@@ -148,6 +154,9 @@ impl Machine {
     /// If the configuration is out of range or KVM refuses.
     pub fn create(system: &System, config: &MachineConfig) -> Result<Self, Error> {
         check_vcpus(system, config)?;
+        if let Kernel::Linux(boot) = &config.kernel {
+            return linux::machine::create(system, config, boot);
+        }
         let memory = GuestMemory::new(config.memory_bytes)?;
         let vm = Arc::new(system.create_vm()?);
         vm.create_irqchip()?;
@@ -289,9 +298,9 @@ fn shared(vm: &Vm, config: &MachineConfig) -> Result<Shared, Error> {
         membarrier: Membarrier::register()?,
         deadline: config.deadline,
     };
-    let console = Console::open(&config.console)
+    let console = Console::open(&config.console, None)
         .map_err(|source| Error::Console { target: config.console.clone(), source })?;
-    let bus = PortBus { console, debug_exit: DebugExit::new(config.vcpus) };
+    let bus = PortBus { console, debug_exit: DebugExit::new(config.vcpus), power: None };
     Ok(Shared::new(site, bus, overcommitted)?)
 }
 
@@ -311,6 +320,7 @@ fn load(config: &MachineConfig, memory: &GuestMemory) -> Result<image::Loaded, E
         Kernel::File(path) => {
             image::load(&path.display().to_string(), &image::read(path)?, memory)?
         }
+        Kernel::Linux(boot) => image::load(&boot.name, &boot.elf, memory)?,
     })
 }
 

@@ -1,6 +1,7 @@
 //! One module per command: from flags to a run, its output and its error.
 
 pub mod doctor;
+pub mod linux;
 pub mod run;
 pub mod scenario;
 pub mod stress;

@@ -7,7 +7,7 @@ use pv_tlb::abi::debug_exit::Verdict;
 use pv_tlb::abi::stress::{BootParams, Program, Strategy, VcpuReport, Workload};
 use pv_tlb::id::VcpuId;
 
-use super::{pins, print};
+use super::{linux, pins, print};
 use crate::boot::{Kernel, Machine, MachineConfig, Offered};
 use crate::cli::{PvTlb, RunArgs};
 use crate::devices::serial::ConsoleTarget;
@@ -29,6 +29,9 @@ use crate::stress::step::verdict;
 const STRESS_MS: u64 = 1_000;
 
 pub(super) fn execute(args: &RunArgs, system: &System, signals: &EndSignals) -> Result<(), Error> {
+    if let Some(image) = linux::image(args)? {
+        return linux::execute(args, image, system, signals);
+    }
     let console = console(&args.serial)?;
     let pins = pins(&args.guest, args.cpus)?;
     let (offered, entry, completion) = paravirtual(args, system)?;
@@ -143,7 +146,7 @@ fn params(args: &RunArgs, offered: Offered, tsc_khz: u32) -> BootParams {
     }
 }
 
-fn console(text: &str) -> Result<ConsoleTarget, Error> {
+pub(super) fn console(text: &str) -> Result<ConsoleTarget, Error> {
     match text.split_once('=') {
         None if text == "off" => Ok(ConsoleTarget::Off),
         None if text == "stdout" => Ok(ConsoleTarget::Stdout),

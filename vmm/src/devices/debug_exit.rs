@@ -8,6 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use pv_tlb::abi::debug_exit::{EXIT, HIGH, KEY, LOW, PORTS, Verdict};
 use pv_tlb::id::VcpuId;
 
+use super::power::PowerEvent;
+
 /// What a write completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
@@ -20,6 +22,8 @@ pub enum Report {
     },
     /// The guest ended the run: a verdict, or a number that is none.
     Ended(Result<Verdict, u32>),
+    /// A Linux guest ended the run.
+    Power(PowerEvent),
 }
 
 #[derive(Debug, Default)]

@@ -12,10 +12,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vm_superio::{Serial, Trigger, serial::NoEvents};
+use vmm_sys_util::eventfd::EventFd;
 
 /// First port of COM1.
-const BASE: u16 = 0x3f8;
-const PORTS: u16 = 8;
+pub const BASE: u16 = 0x3f8;
+/// Number of its ports.
+pub const PORTS: u16 = 8;
+/// Its interrupt line at the IOAPIC.
+pub const GSI: u32 = 4;
 
 /// Where the guest's console goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,17 +33,18 @@ pub enum ConsoleTarget {
     File(PathBuf),
 }
 
-struct NoInterrupt;
+/// COM1's interrupt line: an eventfd that KVM turns into a pulse, or nothing.
+struct Line(Option<EventFd>);
 
-impl Trigger for NoInterrupt {
+impl Trigger for Line {
     type E = io::Error;
 
     fn trigger(&self) -> io::Result<()> {
-        Ok(())
+        self.0.as_ref().map_or(Ok(()), |line| line.write(1))
     }
 }
 
-type Device = Serial<NoInterrupt, NoEvents, Box<dyn Write + Send>>;
+type Device = Serial<Line, NoEvents, Box<dyn Write + Send>>;
 
 /// The console.
 pub struct Console {
@@ -54,18 +59,18 @@ impl fmt::Debug for Console {
 }
 
 impl Console {
-    /// Opens the target.
+    /// Opens the target; interrupts pulse `line`, if there is one.
     ///
     /// # Errors
     /// If a file cannot be created.
-    pub fn open(target: &ConsoleTarget) -> io::Result<Self> {
+    pub fn open(target: &ConsoleTarget, line: Option<EventFd>) -> io::Result<Self> {
         let out: Box<dyn Write + Send> = match target {
             ConsoleTarget::Off => Box::new(io::sink()),
             ConsoleTarget::Stdout => Box::new(io::stdout()),
             ConsoleTarget::File(path) => Box::new(File::create(path)?),
         };
         Ok(Self {
-            device: Mutex::new(Serial::new(NoInterrupt, out)),
+            device: Mutex::new(Serial::new(Line(line), out)),
             closed: AtomicBool::new(false),
         })
     }
@@ -95,7 +100,8 @@ impl Console {
     pub fn input(&self, bytes: &[u8]) {
         let mut device = self.device();
         let room = device.fifo_capacity().min(bytes.len());
-        // Fails only if the interrupt line does, and there is none.
+        // Fails only if the interrupt line does, which an eventfd that KVM empties
+        // cannot; the bytes are in the FIFO in any case.
         let _ = device.enqueue_raw_bytes(&bytes[..room]);
     }
 

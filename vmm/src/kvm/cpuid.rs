@@ -3,7 +3,8 @@
 //!
 //! Plain values, built before the first entry.
 
-use kvm_bindings::{CpuId, kvm_cpuid_entry2};
+pub use kvm_bindings::CpuId;
+use kvm_bindings::kvm_cpuid_entry2;
 use pv_tlb::abi::{doorbell, kvm};
 use pv_tlb::addr::Gpa;
 use pv_tlb::id::VcpuId;

@@ -8,6 +8,7 @@ pub mod affinity;
 pub mod cap;
 pub mod cpuid;
 pub mod exit;
+pub mod features;
 pub mod kick;
 pub mod membarrier;
 pub mod signals;

@@ -2,12 +2,13 @@
 //!
 //! Owner: the vCPU thread. [`Vcpu`] holds its VM, and with it the memory KVM uses.
 
-use std::io;
+mod msr;
+mod protected;
+
 use std::sync::Arc;
 
 use kvm_bindings::{
-    CpuId, KVM_MP_STATE_RUNNABLE, Msrs, kvm_fpu, kvm_mp_state, kvm_msr_entry, kvm_regs,
-    kvm_segment, kvm_sregs,
+    CpuId, KVM_MP_STATE_RUNNABLE, kvm_fpu, kvm_mp_state, kvm_regs, kvm_segment, kvm_sregs,
 };
 use kvm_ioctls::VcpuFd;
 use pv_tlb::abi::kvm as kvm_abi;
@@ -16,7 +17,7 @@ use pv_tlb::id::VcpuId;
 
 use super::exit::{Exit, internal_error};
 use super::kick::Kick;
-use super::stats::FlushCount;
+use super::stats::{FlushCount, Statistics};
 use super::vm::Vm;
 use super::{Error, Result};
 
@@ -116,18 +117,12 @@ impl Vcpu {
     /// # Errors
     /// If KVM refuses the MSR.
     pub fn enable_steal_time(&self, record: Gpa) -> Result<()> {
-        let what = || format!("enable the steal-time record of {}", self.id);
-        let entry = kvm_msr_entry {
-            index: kvm_abi::MSR_STEAL_TIME,
-            data: record.0 | kvm_abi::STEAL_TIME_ENABLE,
-            ..kvm_msr_entry::default()
-        };
-        let msrs = Msrs::from_entries(&[entry])
-            .map_err(|e| Error::of(what())(io::Error::other(format!("{e:?}"))))?;
-        match self.fd.set_msrs(&msrs).map_err(Error::of(what()))? {
-            1 => Ok(()),
-            _ => Err(Error::of(what())(io::Error::from(io::ErrorKind::Unsupported))),
-        }
+        let value = record.0 | kvm_abi::STEAL_TIME_ENABLE;
+        self.set_msr(
+            kvm_abi::MSR_STEAL_TIME,
+            value,
+            &format!("enable the steal-time record of {}", self.id),
+        )
     }
 
     /// TSC frequency of the guest, kHz.
@@ -145,6 +140,14 @@ impl Vcpu {
     /// If this KVM has no such statistic.
     pub fn flush_count(&self) -> Result<FlushCount> {
         FlushCount::open(&self.fd)
+    }
+
+    /// All of KVM's statistics of this vCPU. As [`Self::flush_count`], before it runs.
+    ///
+    /// # Errors
+    /// If this KVM has none.
+    pub fn statistics(&self) -> Result<Statistics> {
+        Statistics::open(&self.fd)
     }
 
     /// Attaches the calling thread, which will run this vCPU, to `kick`.

@@ -5,10 +5,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use kvm_bindings::kvm_userspace_memory_region;
+use kvm_bindings::{KVM_PIT_SPEAKER_DUMMY, kvm_pit_config, kvm_userspace_memory_region};
 use kvm_ioctls::VmFd;
 use pv_tlb::id::VcpuId;
 use vm_memory::{GuestMemoryRegion, GuestRegionMmap};
+use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use super::vcpu::Vcpu;
 use super::{Error, Result};
@@ -35,6 +36,27 @@ impl Vm {
     pub fn create_irqchip(&self) -> Result<()> {
         self.fd.set_tss_address(TSS_GPA).map_err(Error::of("place the TSS pages"))?;
         self.fd.create_irq_chip().map_err(Error::of("create the in-kernel irqchip"))
+    }
+
+    /// Creates the in-kernel timer chip, by which a guest without KVM's clock finds
+    /// out how fast its TSC is.
+    ///
+    /// # Errors
+    /// If KVM refuses.
+    pub fn create_timer(&self) -> Result<()> {
+        let pit = kvm_pit_config { flags: KVM_PIT_SPEAKER_DUMMY, ..kvm_pit_config::default() };
+        self.fd.create_pit2(pit).map_err(Error::of("create the in-kernel timer chip"))
+    }
+
+    /// Makes an eventfd whose writes pulse line `gsi` of the IOAPIC.
+    ///
+    /// # Errors
+    /// If KVM refuses.
+    pub fn interrupt_line(&self, gsi: u32) -> Result<EventFd> {
+        let what = format!("connect interrupt line {gsi}");
+        let line = EventFd::new(EFD_NONBLOCK).map_err(Error::of(what.as_str()))?;
+        self.fd.register_irqfd(&line, gsi).map_err(Error::of(what))?;
+        Ok(line)
     }
 
     /// Makes `region` the next memslot.

@@ -189,6 +189,9 @@ pub fn verdict(ending: &Ending, values: &[(u32, u64)]) -> Result<Verdict, Error>
             Verdict::Fail as u32,
             Verdict::Fault as u32
         ))),
+        Ending::Power(event) => {
+            Err(Error::Guest(format!("Guest ended by {event:?}, expected a verdict")))
+        }
         Ending::Failed(Failure::Flush(late @ Unfinished::Late { .. })) => {
             Err(Error::Late(late.to_string()))
         }

@@ -16,6 +16,7 @@ use vmm_sys_util::eventfd::{EFD_NONBLOCK, EventFd};
 
 use crate::devices::PortBus;
 use crate::devices::debug_exit::Report;
+use crate::devices::power::PowerEvent;
 use crate::flush::execute::Unfinished;
 use crate::flush::{FlushSite, VcpuSlot, trap};
 use crate::kvm;
@@ -35,6 +36,8 @@ pub enum Event {
     },
     /// The guest ended the run with a verdict, or with a number that is none.
     Ended(Result<Verdict, u32>),
+    /// A Linux guest ended the run.
+    Power(PowerEvent),
     /// The vCPU cannot go on.
     Failed(Failure),
     /// The console's output is closed.
@@ -138,6 +141,7 @@ pub(super) fn run(vcpu: &mut Vcpu, shared: &Shared) -> VcpuMetrics {
         let result = turns(vcpu, shared, slot, &mut metrics);
         slot.run.leave(false);
         vcpu.detach(&slot.kick);
+        metrics.paravirtual = vcpu.paravirtual_use();
         result
     });
     match result {
@@ -206,6 +210,7 @@ fn serve(
             match shared.bus.write(id, port, size, value) {
                 Some(Report::Value { key, value }) => shared.send(Event::Value { key, value }),
                 Some(Report::Ended(verdict)) => shared.send(Event::Ended(verdict)),
+                Some(Report::Power(event)) => shared.send(Event::Power(event)),
                 None if shared.bus.console.is_closed() => {
                     shared.send(Event::ConsoleClosed);
                     return Ok(());

@@ -28,7 +28,10 @@ const CORE_DEPENDENCIES: &[&str] = &["bitflags", "zerocopy", "loom"];
 /// and of its own layer as long as no circle comes of it. `main` stands for the
 /// crate's root, be it main.rs or lib.rs.
 const VMM_LAYERS: &[&[&str]] = &[
-    &["main", "cli", "error", "command", "doctor", "stress", "scenario", "run", "session", "probe"],
+    &[
+        "main", "cli", "error", "command", "doctor", "stress", "scenario", "run", "session",
+        "exposure", "probe",
+    ],
     &["boot", "vcpu", "report", "initramfs"],
     &["flush", "placement", "devices"],
     &["kvm", "memory"],
