@@ -7,6 +7,8 @@
 use core::arch::asm;
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
+use crate::apic;
+
 /// Calls through the gate: RAX holds the number, RDI and RSI the arguments.
 pub(crate) mod call {
     /// INVLPG of the address in RDI.
@@ -17,6 +19,10 @@ pub(crate) mod call {
     pub(crate) const WRITE_MSR: u64 = 2;
     /// Halt with interrupts on, unless the word at RDI is not 0.
     pub(crate) const IDLE: u64 = 3;
+    /// Store the RSI words at RDI to the xAPIC's interrupt command register.
+    pub(crate) const COMMAND_XAPIC: u64 = 4;
+    /// The same for the x2APIC's.
+    pub(crate) const COMMAND_X2APIC: u64 = 5;
 }
 
 unsafe extern "C" {
@@ -33,10 +39,10 @@ fn direct() -> bool {
 
 /// One passage to CPL0 and back.
 fn enter(number: u64, a: u64, b: u64) {
-    // SAFETY: the gate preserves everything but RAX, RCX and RDX; what a call does
-    // to memory is said at the caller.
+    // SAFETY: the gate preserves everything but the registers named; what a call
+    // does to memory is said at the caller.
     unsafe {
-        asm!("int3", inout("rax") number => _, in("rdi") a, in("rsi") b,
+        asm!("int3", inout("rax") number => _, inout("rdi") a => _, inout("rsi") b => _,
              out("rcx") _, out("rdx") _, options(nostack));
     }
 }
@@ -98,6 +104,27 @@ pub(crate) unsafe fn read_msr_here(register: u32) -> u64 {
              options(nostack, preserves_flags));
     }
     u64::from(high) << 32 | u64::from(low)
+}
+
+/// Gives `commands` to the local APIC one after another, in one passage. Bits 63:32
+/// are the high half of the interrupt command register.
+pub(crate) fn command(commands: &[u64], x2apic: bool) {
+    if commands.is_empty() {
+        return;
+    }
+    let number = if x2apic { call::COMMAND_X2APIC } else { call::COMMAND_XAPIC };
+    if !direct() {
+        return enter(number, commands.as_ptr() as u64, commands.len() as u64);
+    }
+    for command in commands {
+        if x2apic {
+            // SAFETY: the register only sends interrupts, which their targets expect.
+            unsafe { write_msr_here(apic::X2APIC_COMMAND, *command) };
+        } else {
+            apic::write_mmio(apic::COMMAND_HIGH, (*command >> 32) as u32);
+            apic::write_mmio(apic::COMMAND_LOW, *command as u32);
+        }
+    }
 }
 
 /// Halts until an interrupt, unless `awake` is set: the look and the halt are one
