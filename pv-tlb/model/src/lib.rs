@@ -14,6 +14,7 @@ pub mod explore;
 pub mod generate;
 pub mod machine;
 pub mod program;
+pub mod protocol;
 pub mod run;
 pub mod scenario;
 pub mod script;

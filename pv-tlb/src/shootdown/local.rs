@@ -59,7 +59,7 @@ pub(super) fn catch_up<P: Platform>(p: &P, gen_read: GenRead, request: &Request)
     }
     if p.load(Word::Lazy(me), Relaxed) != 0 {
         // Runs nothing of it: leaving the mm is cheaper than keeping up with it.
-        switch(p, INIT_MM);
+        switch(p, INIT_MM, &OwnSlots);
         return;
     }
     let slot = p.load(Word::LoadedSlot(me), Relaxed) as u8;
@@ -86,13 +86,26 @@ pub(super) fn catch_up<P: Platform>(p: &P, gen_read: GenRead, request: &Request)
     p.store(Word::SlotGen(me, slot), newest, Relaxed);
 }
 
+/// Where a switch takes its slot from.
+pub(super) trait Slots {
+    /// The slot for `mm` and whether its entries must go, given the mm's generation.
+    fn choose<P: Platform>(&self, p: &P, mm: MmId, newest: u64) -> (u8, bool);
+
+    /// What is due when the vCPU takes up `mm` again without having left it.
+    fn resume<P: Platform>(&self, p: &P, mm: MmId);
+}
+
+/// Slots that each vCPU gives out for itself.
+pub(super) struct OwnSlots;
+
 /// Loads `next`. The caller holds requests back.
-pub(super) fn switch<P: Platform>(p: &P, next: MmId) {
+pub(super) fn switch<P: Platform>(p: &P, next: MmId, slots: &impl Slots) {
     let me = p.me();
     let was_lazy = p.swap(Word::Lazy(me), 0, AcqRel) != 0;
     if p.load(Word::LoadedMm(me), Relaxed) == u64::from(next.0) {
         if was_lazy {
-            resume(p, next);
+            p.fence(SeqCst);
+            slots.resume(p, next);
         }
         return;
     }
@@ -104,7 +117,7 @@ pub(super) fn switch<P: Platform>(p: &P, next: MmId) {
     }
     p.fence(SeqCst);
     let newest = p.load(Word::MmGen(next), Acquire);
-    let (slot, flush) = choose_slot(p, next, newest);
+    let (slot, flush) = slots.choose(p, next, newest);
     if flush {
         p.store(Word::SlotMm(me, slot), u64::from(next.0) + 1, Relaxed);
         p.store(Word::SlotGen(me, slot), newest, Relaxed);
@@ -115,32 +128,32 @@ pub(super) fn switch<P: Platform>(p: &P, next: MmId) {
     p.count(Event::Switched, 1);
 }
 
-/// The mm never left the slot, but flushes passed this vCPU by while it was lazy.
-fn resume<P: Platform>(p: &P, mm: MmId) {
-    let me = p.me();
-    p.fence(SeqCst);
-    let newest = p.load(Word::MmGen(mm), Acquire);
-    let slot = p.load(Word::LoadedSlot(me), Relaxed) as u8;
-    if p.load(Word::SlotGen(me, slot), Relaxed) != newest {
-        p.store(Word::SlotGen(me, slot), newest, Relaxed);
-        p.load_mm(mm, slot, true);
+impl Slots for OwnSlots {
+    fn choose<P: Platform>(&self, p: &P, mm: MmId, newest: u64) -> (u8, bool) {
+        let me = p.me();
+        let slots = p.slots();
+        if slots == 1 {
+            return (0, true);
+        }
+        let holds = |slot: &u8| p.load(Word::SlotMm(me, *slot), Relaxed) == u64::from(mm.0) + 1;
+        if let Some(slot) = (0..slots).find(holds) {
+            return (slot, p.load(Word::SlotGen(me, slot), Relaxed) < newest);
+        }
+        let slot = p.load(Word::NextSlot(me), Relaxed) as u8 % slots;
+        p.store(Word::NextSlot(me), u64::from((slot + 1) % slots), Relaxed);
+        (slot, true)
     }
-}
 
-/// The slot for `mm` and whether its entries must go.
-fn choose_slot<P: Platform>(p: &P, mm: MmId, newest: u64) -> (u8, bool) {
-    let me = p.me();
-    let slots = p.slots();
-    if slots == 1 {
-        return (0, true);
+    /// The mm never left the slot, but flushes passed this vCPU by while it was lazy.
+    fn resume<P: Platform>(&self, p: &P, mm: MmId) {
+        let me = p.me();
+        let newest = p.load(Word::MmGen(mm), Acquire);
+        let slot = p.load(Word::LoadedSlot(me), Relaxed) as u8;
+        if p.load(Word::SlotGen(me, slot), Relaxed) != newest {
+            p.store(Word::SlotGen(me, slot), newest, Relaxed);
+            p.load_mm(mm, slot, true);
+        }
     }
-    let holds = |slot: &u8| p.load(Word::SlotMm(me, *slot), Relaxed) == u64::from(mm.0) + 1;
-    if let Some(slot) = (0..slots).find(holds) {
-        return (slot, p.load(Word::SlotGen(me, slot), Relaxed) < newest);
-    }
-    let slot = p.load(Word::NextSlot(me), Relaxed) as u8 % slots;
-    p.store(Word::NextSlot(me), u64::from((slot + 1) % slots), Relaxed);
-    (slot, true)
 }
 
 /// Stops hearing of the mm's flushes until the next [`switch`].

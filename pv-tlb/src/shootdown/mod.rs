@@ -20,10 +20,13 @@
 //!   PCID, because the mm sits in another slot on each target, so it also covers a
 //!   target that is between two address spaces.
 
+pub mod active_cpu;
 mod batch;
 mod doorbell;
+pub mod invlpgb;
 mod kvm_pv;
 mod local;
+pub mod rar;
 mod targets;
 mod transport;
 
@@ -89,6 +92,39 @@ pub enum Word {
     RequestGen(VcpuId),
     /// KVM's `preempted` byte of the vCPU (its low 8 bits; the rest reads as 0).
     Preempted(VcpuId),
+    /// A word of the schemes that let the hardware tell the targets.
+    Hardware(HardwareWord),
+}
+
+/// Shared words of [`active_cpu`], [`invlpgb`] and [`rar`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum HardwareWord {
+    /// Who has ever loaded the mm: see [`active_cpu::Users`].
+    ActiveVcpu(MmId),
+    /// Slot that the mm has on every vCPU, plus 1; 0 for none.
+    GlobalSlot(MmId),
+    /// Not 0 while some vCPU may still use the mm under a slot of its own.
+    InTransition(MmId),
+    /// Not 0 while somebody hands out global slots.
+    GlobalLock,
+    /// Global slots that are no longer free, one bit each.
+    GlobalTaken,
+    /// Those of them whose mm is dead, but whose entries may still be cached.
+    GlobalDead,
+    /// Where the next search for a global slot starts.
+    GlobalNext,
+    /// Not 0 while the payload is somebody's.
+    PayloadLock(u8),
+    /// Slot that the payload asks to drop entries of.
+    PayloadSlot(u8),
+    /// First address of the payload.
+    PayloadStart(u8),
+    /// Pages of the payload; 0 for the whole slot.
+    PayloadPages(u8),
+    /// What became of a payload on a vCPU: see [`rar`].
+    Action(VcpuId, u8),
+    /// Who has taken on sending the vCPU a request, plus 1; 0 for nobody.
+    ActionOwner(VcpuId),
 }
 
 /// Things worth counting that only the algorithm sees.
@@ -147,6 +183,13 @@ pub trait Platform {
     fn answers_at_once(&self, target: VcpuId) -> bool;
     /// Takes note of an event; for reports only.
     fn count(&self, _event: Event, _times: u32) {}
+}
+
+/// A platform that can drop entries of any slot on its own vCPU (x86 INVPCID, Arm
+/// TLBI by ASID), for schemes that give an mm one slot on all vCPUs.
+pub trait DropSlot: Platform {
+    /// Drops one page, or all, from `slot` on this vCPU alone.
+    fn drop_slot(&self, slot: u8, page: Option<Gva>);
 }
 
 /// How the targets are told.
@@ -237,6 +280,12 @@ impl Shootdown {
     /// Raises the generation and picks the targets, in this order. The page-table
     /// stores come before the call.
     pub fn begin<P: Platform>(&self, p: &P, change: &Change) -> Begun {
+        let request = self.raise(p, change);
+        let targets = targets::select(p, change.mm, change.freed_tables);
+        Begun { mm: change.mm, request, freed_tables: change.freed_tables, targets }
+    }
+
+    fn raise<P: Platform>(&self, p: &P, change: &Change) -> Request {
         let pages = match change.pages > self.full_flush_ceiling {
             true => PageCount(0),
             false => change.pages,
@@ -246,9 +295,7 @@ impl Shootdown {
         // the fence between those stores and the generation read of a switch.
         let generation = p.fetch_add(Word::MmGen(change.mm), 1, SeqCst) + 1;
         p.fence(SeqCst);
-        let request = Request { mm: Some(change.mm), start: change.start, pages, generation };
-        let targets = targets::select(p, change.mm, change.freed_tables);
-        Begun { mm: change.mm, request, freed_tables: change.freed_tables, targets }
+        Request { mm: Some(change.mm), start: change.start, pages, generation }
     }
 
     /// Tells the targets, flushes here, and waits until all have flushed. The
@@ -282,7 +329,7 @@ impl Shootdown {
 
     /// Makes `next` the address space of this vCPU; ends laziness.
     pub fn switch_mm<P: Platform>(&self, p: &P, next: MmId) {
-        self.masked(p, || local::switch(p, next));
+        self.masked(p, || local::switch(p, next, &local::OwnSlots));
     }
 
     /// Says that this vCPU will not touch its mm until [`Self::switch_mm`].
