@@ -83,6 +83,7 @@ fn index(word: Word) -> usize {
         Word::Preempted(v) => vcpu(v, 11),
         Word::SlotMm(v, slot) => vcpu(v, 12 + usize::from(slot)),
         Word::SlotGen(v, slot) => vcpu(v, 12 + usize::from(SLOTS + slot)),
+        Word::Hardware(_) => unreachable!("IPIs need no broadcast hardware"),
     }
 }
 

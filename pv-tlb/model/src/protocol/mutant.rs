@@ -220,11 +220,10 @@ impl Mutant {
                 current
             }
             (Self::StoreFenceOnly, Access::Fence) => p.perform(Access::FenceStores),
-            (Self::TransitionIgnored, Access::Load(Word::Hardware(word)))
-                if matches!(word, HardwareWord::InTransition(_)) =>
-            {
-                0
-            }
+            (
+                Self::TransitionIgnored,
+                Access::Load(Word::Hardware(HardwareWord::InTransition(_))),
+            ) => 0,
             (Self::NotFlushedHere, Access::DropPage(_) | Access::DropSlot(..))
             | (Self::InterruptBeforePost, Access::Ipi(_))
             | (Self::AckBeforeFlush, Access::And(Word::Owing(..), _))
