@@ -5,8 +5,8 @@
 use pv_tlb::shootdown::rar::Sending;
 
 use super::cases::{
-    BATCH, BOTH, COMES_BACK, INVLPGB, IPI, MOVES, Programs, REUSES_SLOT, SECOND_USER, TABLES,
-    TWICE, TWO_SEND, USES, active_cpu, doorbell, invlpgb, kvm_pv, rar, warm,
+    BATCH, BOTH, COMES_BACK, INVLPGB, IPI, MOVES, MOVES_AND_LEAVES, Programs, REUSES_SLOT,
+    SECOND_USER, TABLES, TWICE, TWO_SEND, USES, active_cpu, doorbell, invlpgb, kvm_pv, rar, warm,
 };
 use super::mutant::Mutant::{self, *};
 use super::program::Algorithm;
@@ -35,7 +35,7 @@ fn setup(mutant: Mutant) -> Setup {
         GenerationZeroServed => ipi(BATCH),
         GenerationReadAfterFlush | RangeAloneSuffices => warm(ipi(BOTH)),
         GenerationBeforeMask => ipi(COMES_BACK_TWICE),
-        SwitchSkipsGeneration => ipi(COMES_BACK),
+        SwitchSkipsGeneration | SwitchingPassedOver => ipi(COMES_BACK),
         SlotKeepsEntries => Setup { slots: 1, ..ipi(NEXT_MM) },
         LazySparedTablesFreed => Setup { speculates: true, ..ipi(TABLES) },
         AckBeforeFlush => Setup { speculates: true, ..ipi(TABLES_IN_USE) },
@@ -51,6 +51,7 @@ fn setup(mutant: Mutant) -> Setup {
         OneSyncOfTwo => {
             Setup { algorithm: Algorithm::Invlpgb(INVLPGB), erratum_1718: true, ..invlpgb(MOVES) }
         }
+        TransitionEndsEarly => invlpgb(MOVES_AND_LEAVES),
         RolloverWithoutFlush => invlpgb(REUSES_SLOT),
         UnlatchedScan => rar(Sending::Always, TWICE),
         OwnerPolledOnce => rar(Sending::Shared, TWO_SEND),

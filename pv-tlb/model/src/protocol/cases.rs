@@ -48,6 +48,10 @@ pub(super) const SECOND_USER: Programs = (
     "a second vCPU loads the mm",
     &[&[Switch(1), Touch(0), Unmap(1, 0)], &[Switch(1), Touch(0), Touch(0)]],
 );
+const BOTH_LOAD: Programs = (
+    "both load the mm and flush",
+    &[&[Switch(1), Touch(0), Unmap(1, 0), Touch(1)], &[Switch(1), Touch(1), Unmap(1, 1), Touch(0)]],
+);
 const THIRD_USER: Programs = (
     "a second and a third load the mm",
     &[
@@ -60,7 +64,7 @@ pub(super) const MOVES: Programs = (
     "the mm gets a global slot",
     &[&[Unmap(1, 1), Unmap(1, 1), Unmap(1, 0)], &[Touch(0), Touch(0)]],
 );
-const MOVES_AND_LEAVES: Programs = (
+pub(super) const MOVES_AND_LEAVES: Programs = (
     "it gets one while the target leaves",
     &[&[Unmap(1, 1), Unmap(1, 0)], &[Switch(2), Switch(1), Touch(0)]],
 );
@@ -183,16 +187,20 @@ fn hardware() -> Vec<Setup> {
     };
     let mut setups = vec![
         active_cpu(SECOND_USER),
+        active_cpu(BOTH_LOAD),
         active_cpu(THIRD_USER),
         invlpgb(MOVES),
         invlpgb(MOVES_AND_LEAVES),
         invlpgb(REUSES_SLOT),
+        invlpgb(COMES_BACK),
+        invlpgb(LAZY),
+        invlpgb(BOTH),
         Setup { name: "invlpgb, draining host", migrates: true, ..invlpgb(MOVES) },
         erratum,
         Setup { random_walks: WALKS, ..invlpgb(TWO_AND_ONE) },
     ];
     for sending in [Sending::Always, Sending::Shared] {
-        setups.extend([BOTH, TWICE, TWO_SEND].map(|programs| rar(sending, programs)));
+        setups.extend([COMES_BACK, BOTH, TWICE, TWO_SEND].map(|programs| rar(sending, programs)));
         setups.push(Setup { random_walks: WALKS, ..rar(sending, TWO_AND_ONE) });
     }
     setups

@@ -5,7 +5,7 @@
 //! belong to the modelled host, hardware or caller, which look for their mutant by
 //! name. Plain values; a mutant's memory lies in the recorder of one run.
 
-use pv_tlb::shootdown::{HardwareWord, MmId, SWITCHING, Word};
+use pv_tlb::shootdown::{HardwareWord, INIT_MM, MmId, SWITCHING, Word};
 
 use super::access::Access;
 use super::replay::Recorder;
@@ -44,6 +44,8 @@ mutants! {
     GenerationBeforeMask = "generation read before the mask bit is set";
     /// The switch does not compare generations.
     SwitchSkipsGeneration = "switch without a look at the generation";
+    /// A vCPU between two address spaces counts as one that has another mm.
+    SwitchingPassedOver = "vCPU between two mms passed over";
     /// A slot keeps the entries of the mm that had it before.
     SlotKeepsEntries = "slot taken over without a flush";
     /// Lazy vCPUs are spared although page tables go.
@@ -90,6 +92,8 @@ mutants! {
     OneSyncOfTwo = "erratum 1718: one TLBSYNC where two are needed";
     /// A flush in transition tells nobody who lags.
     TransitionIgnored = "laggards of a transition not interrupted";
+    /// The end of a transition does not wait for vCPUs that switch.
+    TransitionEndsEarly = "transition ends while a vCPU switches";
     /// Global slots of dead mms are handed out with their entries.
     RolloverWithoutFlush = "global slots reused without a flush";
     /// A request that arrives during a scan is lost.
@@ -220,6 +224,13 @@ impl Mutant {
                 current
             }
             (Self::StoreFenceOnly, Access::Fence) => p.perform(Access::FenceStores),
+            (
+                Self::SwitchingPassedOver | Self::TransitionEndsEarly,
+                Access::Load(Word::LoadedMm(target)),
+            ) if target != p.me => match p.perform(access) {
+                SWITCHING => u64::from(INIT_MM.0),
+                mm => mm,
+            },
             (
                 Self::TransitionIgnored,
                 Access::Load(Word::Hardware(HardwareWord::InTransition(_))),
