@@ -6,7 +6,7 @@
 use core::fmt;
 
 use pv_tlb::id::VcpuId;
-use pv_tlb::shootdown::{MmId, Word};
+use pv_tlb::shootdown::{MmId, SWITCHING, Word};
 
 /// One access to shared state, or one act on the TLB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +96,7 @@ impl fmt::Display for Access {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::Load(word) => write!(f, "load {word:?}"),
+            Self::Store(word, SWITCHING) => write!(f, "store {word:?} = switching"),
             Self::Store(word, value) => write!(f, "store {word:?} = {value}"),
             Self::Swap(word, value) => write!(f, "swap {word:?} = {value}"),
             Self::CompareExchange(word, old, new) => {

@@ -6,7 +6,8 @@ use pv_tlb::shootdown::rar::Sending;
 
 use super::cases::{
     BATCH, BOTH, COMES_BACK, INVLPGB, IPI, MOVES, MOVES_AND_LEAVES, Programs, REUSES_SLOT,
-    SECOND_USER, TABLES, TWICE, TWO_SEND, USES, active_cpu, doorbell, invlpgb, kvm_pv, rar, warm,
+    SECOND_USER, TABLES, TWICE, TWO_SEND, USES, active_cpu, doorbell, invlpgb, kvm_pv, membarrier,
+    rar, warm,
 };
 use super::mutant::Mutant::{self, *};
 use super::program::Algorithm;
@@ -42,9 +43,9 @@ fn setup(mutant: Mutant) -> Setup {
         WaitWithInterruptsOff => ipi(BOTH),
         InterruptBeforePost | FreeBeforeAck => ipi(USES),
         TablesChangedLate | FlagStoredPlainly | HostLoadsThenStores | HostOverwritesFlag
-        | HostFlushesLate => kvm_pv(USES, 2),
+        | HostFlushesLate => kvm_pv(USES, &[1, 2]),
         LookBeforePost | InboxBeforeRunning | NoSignal => doorbell(USES),
-        MembarrierBeforeSignal => Setup { membarrier: true, ..doorbell(USES) },
+        MembarrierBeforeSignal => membarrier(USES),
         NoReread | StoreFenceOnly | WriterWithoutBarrier | MarkAfterLoad => active_cpu(SECOND_USER),
         SyncAfterMigration => Setup { migrates: true, ..invlpgb(MOVES) },
         NoSync | TransitionIgnored => invlpgb(MOVES),

@@ -104,12 +104,16 @@ pub(super) fn doorbell(programs: Programs) -> Setup {
     let algorithm = rules(Method::Doorbell, GenRead::WhenNeeded);
     Setup {
         host: Host::Doorbell,
-        preemptions: 1,
+        preemptions: &[1, 1, 1],
         ..Setup::new("doorbell, acks", algorithm, programs)
     }
 }
 
-pub(super) fn kvm_pv(programs: Programs, preemptions: u8) -> Setup {
+pub(super) fn membarrier(programs: Programs) -> Setup {
+    Setup { name: "doorbell, membarrier", membarrier: true, ..doorbell(programs) }
+}
+
+pub(super) fn kvm_pv(programs: Programs, preemptions: &'static [u8]) -> Setup {
     let algorithm = rules(Method::KvmPv, GenRead::WhenNeeded);
     Setup { host: Host::KvmPv, preemptions, ..Setup::new("kvm-pv", algorithm, programs) }
 }
@@ -156,17 +160,16 @@ fn interrupts() -> Vec<Setup> {
 }
 
 fn paravirtual() -> Vec<Setup> {
-    let membarrier =
-        |programs| Setup { name: "doorbell, membarrier", membarrier: true, ..doorbell(programs) };
     let adaptive = |programs| Setup {
         name: "doorbell, adaptive",
         algorithm: rules(Method::DoorbellAdaptive, GenRead::WhenNeeded),
         ..doorbell(programs)
     };
     vec![
-        kvm_pv(USES, 2),
-        kvm_pv(COMES_BACK, 1),
-        Setup { random_walks: WALKS, ..kvm_pv(ONE_AND_TWO, 1) },
+        kvm_pv(USES, &[1, 2]),
+        kvm_pv(COMES_BACK, &[0, 2]),
+        kvm_pv(TWO_TARGETS, &[0, 1, 0]),
+        Setup { random_walks: WALKS, ..kvm_pv(ONE_AND_TWO, &[1, 2, 2]) },
         doorbell(USES),
         doorbell(COMES_BACK),
         doorbell(BOTH),
@@ -197,6 +200,7 @@ fn hardware() -> Vec<Setup> {
         invlpgb(BOTH),
         Setup { name: "invlpgb, draining host", migrates: true, ..invlpgb(MOVES) },
         erratum,
+        invlpgb(TWO_TARGETS),
         Setup { random_walks: WALKS, ..invlpgb(TWO_AND_ONE) },
     ];
     for sending in [Sending::Always, Sending::Shared] {

@@ -8,7 +8,7 @@
 use std::cell::RefCell;
 
 use pv_tlb::id::VcpuId;
-use pv_tlb::shootdown::{INIT_MM, Word};
+use pv_tlb::shootdown::{INIT_MM, SWITCHING, Word};
 
 use super::access::Access;
 use super::host;
@@ -251,24 +251,44 @@ impl Machine {
         }
     }
 
+    fn describe(&self, state: &State, step: Step) -> String {
+        match step {
+            Step::Run(v, _) => match self.pending(state, v.into()) {
+                Some(Access::Load(word)) => match read(state, v.into(), word) {
+                    SWITCHING => format!("v{v}: load {word:?}: switching"),
+                    value => format!("v{v}: load {word:?}: {value}"),
+                },
+                Some(access) => format!("v{v}: {access}"),
+                None => format!("v{v}: nothing"),
+            },
+            Step::Interrupt(v) => format!("v{v}: takes the interrupt"),
+            Step::Drain(v) => format!("v{v}: its oldest store becomes visible"),
+            Step::Walk(v, page) => format!("v{v}: the walker looks up page {page}"),
+            Step::Host(v) | Step::Retreat(v) => {
+                format!("host: v{v} is {:?}", state.vcpus[usize::from(v)].place)
+            }
+            Step::LateFlush(v) => format!("host: flushes v{v} at last"),
+            Step::Migrate(v) => format!("host: v{v} moves to another pCPU"),
+            Step::Deliver(v, _, _, to) => format!("v{to}: the broadcast of v{v} arrives"),
+            Step::Scan(v) => format!("v{v}: the microcode scans"),
+        }
+    }
+
     /// A line for each step: what it does, and what it finds.
     #[must_use]
     pub fn trace(&self, steps: &[Step]) -> Vec<String> {
         let mut state = self.initial();
         let mut lines = Vec::new();
         for step in steps {
-            let line = match *step {
-                Step::Run(v, _) => match self.pending(&state, usize::from(v)) {
-                    Some(Access::Load(word)) => {
-                        format!("v{v}: load {word:?}: {}", read(&state, usize::from(v), word))
-                    }
-                    Some(access) => format!("v{v}: {access}"),
-                    None => format!("v{v}: nothing"),
-                },
-                other => format!("{other:?}"),
-            };
-            lines.push(line);
-            if let Err(fault) = self.apply(&mut state, *step) {
+            let line = self.describe(&state, *step);
+            let result = self.apply(&mut state, *step);
+            lines.push(match *step {
+                Step::Host(v) | Step::Retreat(v) => {
+                    format!("{line}, then {:?}", state.vcpus[usize::from(v)].place)
+                }
+                _ => line,
+            });
+            if let Err(fault) = result {
                 lines.push(fault.to_string());
             }
         }

@@ -44,8 +44,9 @@ pub struct Setup {
     pub host: Host,
     /// A doorbell flush completes by membarrier instead of acks.
     pub membarrier: bool,
-    /// Times that the host may take each vCPU out of the guest unasked.
-    pub preemptions: u8,
+    /// Times that the host may take each vCPU out of the guest unasked; none for those
+    /// that are not listed.
+    pub preemptions: &'static [u8],
     /// The host may move each vCPU to another pCPU, once.
     pub migrates: bool,
     /// The hardware has erratum 1718.
@@ -74,7 +75,7 @@ impl Setup {
             store_buffers: false,
             host: Host::Absent,
             membarrier: false,
-            preemptions: 0,
+            preemptions: &[],
             migrates: false,
             erratum_1718: false,
             random_walks: 0,

@@ -116,7 +116,7 @@ pub struct State {
 
 impl State {
     /// Every word 0, every vCPU in the guest with the empty mm.
-    pub(super) fn new(vcpus: usize, preemptions: u8) -> Self {
+    pub(super) fn new(vcpus: usize, preemptions: &[u8]) -> Self {
         let none = [[0; PAGES]; MMS];
         let vcpu = Vcpu {
             op: 0,
@@ -134,12 +134,16 @@ impl State {
             says_running: true,
             kicked: false,
             owed: false,
-            preemptions,
+            preemptions: 0,
             on_spare: false,
             in_flight: [SmallVec::new(), SmallVec::new()],
             half_synced: false,
             action_latch: false,
             scan: 255,
+        };
+        let of = |v| {
+            let preemptions = preemptions.get(v).copied().unwrap_or(0);
+            Vcpu { preemptions, ..vcpu.clone() }
         };
         Self {
             cells: [0; CELLS],
@@ -147,7 +151,7 @@ impl State {
             returned: none,
             freed: none,
             freed_tables: none,
-            vcpus: std::iter::repeat_n(vcpu, vcpus).collect(),
+            vcpus: (0..vcpus).map(of).collect(),
         }
     }
 }
