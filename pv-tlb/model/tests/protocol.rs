@@ -71,6 +71,16 @@ fn every_mutant_is_caught_and_its_counterexample_replays() {
         println!("{row}");
     }
     assert_eq!(rows.len(), Mutant::ALL.len());
+    let document = include_str!("../../../docs/protocols.md");
+    for row in &rows {
+        let (name, with) = (row.setup.mutant.map_or("", Mutant::name), row.setup.name);
+        let steps = row.failure().map_or(0, |(_, steps)| steps);
+        let is_said = |line: &str| {
+            line.starts_with(&format!("| {name} | {with} |"))
+                && line.ends_with(&format!("| {steps} |"))
+        };
+        assert!(document.lines().any(is_said), "docs/protocols.md lacks: {row}");
+    }
     for row in rows {
         let found = row.outcome.counterexample.clone().unwrap_or_else(|| panic!("escaped: {row}"));
         let machine = Machine::new(row.setup.clone());
