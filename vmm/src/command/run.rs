@@ -35,21 +35,20 @@ pub(super) fn execute(args: &RunArgs, system: &System, signals: &EndSignals) -> 
     let console = console(&args.serial)?;
     let pins = pins(&args.guest, args.cpus)?;
     let (offered, entry, completion) = paravirtual(args, system)?;
+    // The guest's clock decides the length of the run.
+    let tsc_khz = system.guest_tsc_khz()?;
     let config = MachineConfig {
         vcpus: args.cpus,
         memory_bytes: args.guest.memory,
         offered,
         kernel: args.kernel.clone().map_or(Kernel::Embedded, Kernel::File),
-        params: BootParams::default(),
+        params: params(args, offered, tsc_khz),
         pins,
         console,
         completion,
         entry,
         deadline: args.guest.deadline,
     };
-    // The guest's clock decides the length, and only a vCPU can tell its frequency.
-    let tsc_khz = Machine::create(system, &config)?.tsc_khz();
-    let config = MachineConfig { params: params(args, offered, tsc_khz), ..config };
     let machine = Machine::create(system, &config)?;
     let first = machine.report(VcpuId(0))?;
     let interactive = config.console == ConsoleTarget::Stdout;

@@ -4,9 +4,11 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::FromRawFd;
 use std::path::Path;
+use std::sync::Arc;
 
 use kvm_bindings::{CpuId, KVM_MAX_CPUID_ENTRIES};
 use kvm_ioctls::Kvm;
+use pv_tlb::id::VcpuId;
 
 use super::cap::Capability;
 use super::vm::Vm;
@@ -51,6 +53,15 @@ impl System {
     pub fn create_vm(&self) -> Result<Vm> {
         let fd = self.kvm.create_vm().map_err(Error::of("create the VM"))?;
         Ok(Vm::new(fd))
+    }
+
+    /// TSC frequency that a guest gets, kHz. Only a vCPU can tell, so one is made in a
+    /// VM without memory.
+    ///
+    /// # Errors
+    /// If KVM refuses the vCPU or cannot say.
+    pub fn guest_tsc_khz(&self) -> Result<u32> {
+        Arc::new(self.create_vm()?).create_vcpu(VcpuId(0))?.tsc_khz()
     }
 
     /// Most vCPUs of one VM.
