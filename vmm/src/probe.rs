@@ -80,8 +80,8 @@ impl Probe {
         let ways = EntryFlush::CONTROLS.into_iter().chain(EntryFlush::CANDIDATES);
         let trials = ways.map(|way| try_way(system, way)).collect::<Result<Vec<_>, _>>()?;
         let entry = EntryFlush::CANDIDATES.into_iter().find(|way| proves(&trials, *way));
-        let (reports_preemption, tsc_khz) = share_a_pcpu(system)?;
-        Ok(Self { trials, entry, reports_preemption, tsc_khz })
+        let reports_preemption = reports_preemption(system)?;
+        Ok(Self { trials, entry, reports_preemption, tsc_khz: system.guest_tsc_khz()? })
     }
 
     /// What a trial shows, in a word or two.
@@ -223,12 +223,10 @@ fn told(event: &Event) -> String {
     }
 }
 
-/// Runs both vCPUs on one pCPU and looks for the mark of preemption; also returns
-/// the TSC frequency.
-fn share_a_pcpu(system: &System) -> Result<(bool, u32), Error> {
+/// Runs both vCPUs on one pCPU and looks for the mark of preemption.
+fn reports_preemption(system: &System) -> Result<bool, Error> {
     let one = affinity::allowed()?.into_iter().take(1).collect();
     let machine = Machine::create(system, &config(EntryFlush::Nothing, Pins::anywhere_in(one)))?;
-    let tsc_khz = machine.tsc_khz();
     let running = machine.start().map_err(boot::Error::from)?;
     let start = Instant::now();
     let mut seen = false;
@@ -240,7 +238,7 @@ fn share_a_pcpu(system: &System) -> Result<(bool, u32), Error> {
             .any(|record| record.preempted.load(Ordering::Relaxed) & PREEMPTED != 0);
     }
     drop(running);
-    Ok((seen, tsc_khz))
+    Ok(seen)
 }
 
 #[cfg(test)]
